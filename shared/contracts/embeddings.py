@@ -1,0 +1,46 @@
+"""`POST /v1/embeddings`, as OpenAI's clients send and read it; served by the embedder.
+
+Supported: model, input, encoding_format. Without effect: user. Refused by name: dimensions (until a model declares it).
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shared.contracts.wire import TokenId, WireModel
+
+EmbeddingInput = str | list[str] | list[TokenId] | list[list[TokenId]]
+
+
+class EmbeddingRequest(WireModel):
+    """Texts or token ids to embed; `null` anywhere but in `input` means the default."""
+
+    model: str | None = None
+    input: EmbeddingInput
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    user: str | None = None
+
+
+class EmbeddingUsage(WireModel):
+    """Tokens that went through the model, special tokens included."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingItem(WireModel):
+    """One vector: a list of floats, or base64 of little-endian float32."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingResponse(WireModel):
+    """Vectors in the order of the inputs."""
+
+    object: Literal["list"] = "list"
+    data: list[EmbeddingItem]
+    model: str
+    usage: EmbeddingUsage

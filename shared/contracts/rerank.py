@@ -1,0 +1,66 @@
+"""`POST /rerank`, `/v1/rerank` and `/v2/rerank`: one request shape and the superset of what Jina and Cohere clients read.
+
+Supported: model, query, documents (text or `{"text": …}`), top_n, return_documents. Without effect: user.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shared.contracts.wire import WireModel
+
+
+class RerankDocument(WireModel):
+    """A document given, or given back, as an object."""
+
+    text: str
+
+
+class RerankRequest(WireModel):
+    """One query and the documents to order by relevance to it; at most `top_n` are answered."""
+
+    model: str | None = None
+    query: str
+    documents: list[str | RerankDocument]
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool | None = None
+    user: str | None = None
+
+
+class RerankResult(WireModel):
+    """`index` is the document's place in the request."""
+
+    index: int
+    relevance_score: float
+    document: RerankDocument | None = None
+
+
+class RerankUsage(WireModel):
+    """Tokens that went through the model, special tokens included."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class ApiVersion(WireModel):
+    """Version that Cohere's clients look for."""
+
+    version: str
+
+
+class RerankMeta(WireModel):
+    """The part of the answer that Cohere's clients read."""
+
+    api_version: ApiVersion
+    billed_units: dict[str, int]
+
+
+class RerankResponse(WireModel):
+    """Results sorted by falling score, ties by index."""
+
+    id: str
+    object: Literal["list"] = "list"
+    model: str
+    results: list[RerankResult]
+    usage: RerankUsage
+    meta: RerankMeta

@@ -1,0 +1,27 @@
+"""The base of everything that is JSON on a port; every contract module builds on it.
+
+Strict on purpose: `true` is not a number, `"3"` is not a number, NaN is not a number, an unknown field is an error.
+Must not know HTTP, routes or any one service.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+"""One vocabulary id; whether it is inside the model's vocabulary is the service's check."""
+
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+class WireModel(BaseModel):
+    """A JSON object whose fields are exactly the declared ones."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        hide_input_in_errors=True,
+    )
