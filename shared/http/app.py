@@ -5,7 +5,6 @@ Called by each service's `app.py`, which brings its own routes and lifespan. Hol
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 from fastapi import APIRouter, FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -44,15 +43,15 @@ def make_app(
     """
     app = FastAPI(title="Trivium", lifespan=lifespan, redirect_slashes=False, docs_url=None, redoc_url=None)
     install_handlers(app)
-    app.include_router(_open_paths(lifecycle, metrics, readiness))
-    for router in routers:
+    all_routers = [_open_paths(lifecycle, metrics, readiness), *routers]
+    for router in all_routers:
         app.include_router(router)
     # Starlette runs the middleware that was added last first.
     app.add_middleware(BodyLimitMiddleware, max_body_bytes=settings.max_body_bytes)
     if settings.api_key is not None:
         app.add_middleware(ApiKeyMiddleware, api_key=settings.api_key)
     app.add_middleware(LifecycleMiddleware, lifecycle=lifecycle)
-    app.add_middleware(RequestContextMiddleware, metrics=metrics, paths=_paths(app))
+    app.add_middleware(RequestContextMiddleware, metrics=metrics, paths=_paths(all_routers))
     return app
 
 
@@ -82,6 +81,5 @@ def _open_paths(lifecycle: Lifecycle, metrics: Metrics, readiness: Callable[[], 
     return router
 
 
-def _paths(app: FastAPI) -> frozenset[str]:
-    routes: Any = app.routes
-    return frozenset(route.path for route in routes if hasattr(route, "path"))
+def _paths(routers: Sequence[APIRouter]) -> frozenset[str]:
+    return frozenset(getattr(route, "path", "") for router in routers for route in router.routes)
