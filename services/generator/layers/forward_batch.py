@@ -15,7 +15,6 @@ class AttentionGroup:
 
     Attributes:
         tokens: which tokens of the step belong to the group.
-        num_rows: sequences in the group, S.
         query_index: [S, Q] which token of the group each padded query is; None where Q is 1 and nothing is padded.
         token_index: [T] which padded query each token of the group is; None likewise.
         kv_slots: [S * K] slot of every key, row by row.
@@ -23,7 +22,6 @@ class AttentionGroup:
     """
 
     tokens: slice
-    num_rows: int
     query_index: Tensor | None
     token_index: Tensor | None
     kv_slots: Tensor

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from services.generator.core.plan import StepPlan, StepResult
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
-from services.generator.kernels.reference.paged_attention import paged_attention
+from services.generator.layers.attention import attend
 from services.generator.layers.forward_batch import ForwardBatch
 from services.generator.runner.kv_cache_pool import KVCachePool
 from services.generator.runner.row_tables import RowTables
@@ -53,8 +53,7 @@ class StepOps:
         rotated = apply_rope(heads[:, : config.num_heads + config.num_kv_heads], self._rotary)
         query, key = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
         self._pool.write(layer, batch.slot_mapping, key, heads[:, -config.num_kv_heads :])
-        keys, values = self._pool.keys[layer], self._pool.values[layer]
-        return torch.cat([paged_attention(query[group.tokens], keys, values, group) for group in batch.groups])
+        return attend(query, self._pool.keys[layer], self._pool.values[layer], batch)
 
 
 class ModelRunner:

@@ -63,7 +63,7 @@ def _group(plan: StepPlan, part: slice, tables: RowTables, block_size: int, dtyp
     is_seen = torch.arange(num_blocks * block_size, device=device) <= query_positions[:, :, None]  # [S, Q, K]
     mask = torch.zeros(is_seen.shape, dtype=dtype, device=device).masked_fill_(~is_seen, float("-inf"))
     query_index, token_index = (None, None) if num_queries == 1 else _padding(lengths, num_queries, device)
-    return AttentionGroup(tokens, len(rows), query_index, token_index, kv_slots, mask[:, None])
+    return AttentionGroup(tokens, query_index, token_index, kv_slots, mask[:, None])
 
 
 def _padding(lengths: IntArray, num_queries: int, device: torch.device) -> tuple[Tensor, Tensor]:
