@@ -136,7 +136,7 @@ def test_requests_join_and_leave_between_steps():
     engine.step()
     assert engine.runner.max_rows_in_step == 2
     engine.drain()
-    assert engine.runner.num_steps == 10    # the second request added no step of its own
+    assert engine.runner.num_steps == 10  # the second request added no step of its own
 
 
 def test_first_come_first_served_when_rows_are_short():
@@ -152,7 +152,7 @@ def test_first_come_first_served_when_rows_are_short():
 @pytest.mark.parametrize("max_in_flight", [1, 2])
 def test_a_late_stop_wastes_at_most_one_step(max_in_flight):
     engine = Engine(max_in_flight=max_in_flight)
-    engine.submit([1, 2, 3], 50, stop_ids=range(VOCAB))    # stops at its first token
+    engine.submit([1, 2, 3], 50, stop_ids=range(VOCAB))  # stops at its first token
     engine.drain()
     assert engine.outputs[0] == engine.expected(0)
     assert len(engine.outputs[0]) == 1

@@ -3,12 +3,14 @@
 The one place where scheduler and runner are named together with the model. Sizes are measured here and passed on as specs.
 """
 
+from dataclasses import dataclass
+
 import torch
 
 from services.generator.core.messages import EngineReady
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.engine.loop import EngineLoop
-from services.generator.engine.transport import EngineTransport, ZmqTransport
+from services.generator.engine.transport import ZmqTransport
 from services.generator.runner.kv_cache_pool import KVCachePool, kv_bytes_per_block
 from services.generator.runner.model_runner import ModelRunner
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
@@ -24,6 +26,15 @@ log = get_logger(__name__)
 GIB = 2**30
 
 
+@dataclass(frozen=True, slots=True)
+class BuiltModel:
+    """A loaded model and the ledgers for it."""
+
+    scheduler: Scheduler
+    runner: ModelRunner
+    ready: EngineReady
+
+
 def build_engine(settings: GeneratorSettings, num_threads: int, *, address: str) -> EngineLoop:
     """The engine loop of the engine process, its model loaded.
 
@@ -31,11 +42,12 @@ def build_engine(settings: GeneratorSettings, num_threads: int, *, address: str)
         StartError: the model or a setting makes it impossible; the message says which.
     """
     torch.set_num_threads(num_threads)
-    return build_loop(settings, ZmqTransport(address))
+    built = build_model(settings)
+    return EngineLoop(built.scheduler, built.runner, ZmqTransport(address), built.ready, max_in_flight=1)
 
 
-def build_loop(settings: GeneratorSettings, transport: EngineTransport) -> EngineLoop:
-    """The same with any transport."""
+def build_model(settings: GeneratorSettings) -> BuiltModel:
+    """Load the model and size everything for it."""
     folder = find_model_folder(settings.model)
     config = read_decoder_config(read_json(folder / "config.json"))
     device = torch.device("cpu")
@@ -45,11 +57,12 @@ def build_loop(settings: GeneratorSettings, transport: EngineTransport) -> Engin
     _check_fits(spec, limits)
     weights = load_decoder(folder, config, dtype, device)
     pool = KVCachePool(config, spec, dtype, device)
-    runner = ModelRunner(config, weights, pool, spec, limits)
     _log_budget(config, spec, dtype)
-    ready = EngineReady(limits.max_model_len, spec.num_blocks, spec.block_size)
-    scheduler = Scheduler(limits, KVCacheManager(spec))
-    return EngineLoop(scheduler, runner, transport, ready, max_in_flight=1)
+    return BuiltModel(
+        scheduler=Scheduler(limits, KVCacheManager(spec)),
+        runner=ModelRunner(config, weights, pool, spec, limits),
+        ready=EngineReady(limits.max_model_len, spec.num_blocks, spec.block_size),
+    )
 
 
 def _limits(settings: GeneratorSettings, config: DecoderConfig) -> SchedulerLimits:
