@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
         answer.has_received = True
         try:
             answer.parser.feed_data(data)
-        except httptools.HttpParserError:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             answer.fail("what came is not HTTP")
             self.close()
             return

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from shared.errors import InternalError, ServiceError
 from shared.http.lifecycle import SCOPE_KEY, Lifecycle, shutdown_error
-from shared.http.status import error_body
+from shared.http.status import error_json
 from shared.observability.logging import get_logger
 
 log = get_logger(__name__)
@@ -69,7 +69,7 @@ class EventStream(Response):
 
 def error_events(error: ServiceError) -> bytes:
     """What ends a stream that cannot go on: an event with the error, and `[DONE]`."""
-    return _event(error_body(error).model_dump_json(ensure_ascii=True).encode()) + _event(b"[DONE]")
+    return _event(error_json(error)) + _event(b"[DONE]")
 
 
 def _event(data: bytes) -> bytes:
