@@ -27,6 +27,13 @@ _READING: dict[type[Exception], tuple[type[ServiceError], str]] = {
 }
 
 
+class UpstreamDroppedError(UpstreamInvalidError):
+    """The server closed the connection as soon as a repeatable request was on it, without a byte of an answer.
+
+    Most likely it was closing the connection anyway (idle for too long, or about to exit); it may have died of the request.
+    """
+
+
 class Timeouts(NamedTuple):
     """How long each part of a call may take; a limit on the whole is the caller's `asyncio.timeout`.
 
@@ -116,43 +123,44 @@ class HttpClient:
 
     Args:
         idle_s: connections idle for longer are not used again; must be less than the servers keep them (75 s for ours).
-        stale_window_s: see `send`.
+        drop_window_s: a disconnect within this time after sending counts as a drop, see `UpstreamDroppedError`.
     """
 
-    def __init__(self, timeouts: Timeouts, *, idle_s: float = 60.0, stale_window_s: float = 1.0) -> None:
+    def __init__(self, timeouts: Timeouts, *, idle_s: float = 60.0, drop_window_s: float = 1.0) -> None:
         self.timeouts = timeouts
         self._idle_s = idle_s
-        self._stale_window_s = stale_window_s
+        self._drop_window_s = drop_window_s
         self._idle: dict[Origin, deque[tuple[Connection, float]]] = {}
         self._tls: ssl.SSLContext | None = None
 
     async def send(self, origin: Origin, request: OutgoingRequest, connect_s: float | None = None) -> IncomingResponse:
         """Send `request` and wait for the head of the answer.
 
-        A server may close an idle connection at the very moment a request is written to it. That request is written once more, on
-        a fresh connection, if it is repeatable, the connection had been idle, no byte of an answer came, and the end came within
-        `stale_window_s`: a server that took the request and died at work breaks off later, and is not asked to die again. Requests
-        that are not repeatable always get a fresh connection, so they never meet this.
+        A server may close an idle connection at the very moment a request is written to it. So a request that is dropped on a used
+        connection is written once more, on a fresh one. That is safe: only repeatable requests are, no byte of an answer had come,
+        and the end came at once; a server that took the request and died at work breaks off later, and is not asked to die again.
+        Requests that are not repeatable always get a fresh connection, so they never meet this.
 
         Args:
             connect_s: instead of `timeouts.connect_s`.
         Raises:
             UpstreamUnavailableError: no connection; the request was not started.
-            DeadlineExceededError: no answer within `timeouts.read_s`.
+            UpstreamDroppedError: dropped, and again if it was written twice.
             UpstreamInvalidError: the answer is not HTTP or broke off.
+            DeadlineExceededError: no answer within `timeouts.read_s`.
         """
-        loop = asyncio.get_running_loop()
-        connection = self._take_idle(origin) if request.is_repeatable else None
-        if connection is not None:
-            started_at = loop.time()
+        connect_s = self.timeouts.connect_s if connect_s is None else connect_s
+        used = self._take_idle(origin) if request.is_repeatable else None
+        if used is None:
+            return await self._exchange(origin, await self._connect(origin, connect_s), request)
+        try:
+            return await self._exchange(origin, used, request)
+        except UpstreamDroppedError as dropped:
             try:
-                return await self._exchange(origin, connection, request)
-            except UpstreamInvalidError:
-                is_stale = not connection.has_received and loop.time() - started_at < self._stale_window_s
-                if not is_stale:
-                    raise
-        connection = await self._connect(origin, self.timeouts.connect_s if connect_s is None else connect_s)
-        return await self._exchange(origin, connection, request)
+                fresh = await self._connect(origin, connect_s)
+            except UpstreamUnavailableError:
+                raise dropped from None  # not "unavailable": the first time it may have been started
+        return await self._exchange(origin, fresh, request)
 
     def put_back(self, origin: Origin, connection: Connection) -> None:
         """Called by `IncomingResponse.close`."""
@@ -195,13 +203,18 @@ class HttpClient:
         return connection
 
     async def _exchange(self, origin: Origin, connection: Connection, request: OutgoingRequest) -> IncomingResponse:
+        loop = asyncio.get_running_loop()
+        sent_at = loop.time()
         try:
             with _translated(_READING):
                 connection.send(_request_head(origin, request), request.body)
                 async with asyncio.timeout(self.timeouts.read_s):
                     head = await connection.read_head()
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            is_dropped = not connection.has_received and loop.time() - sent_at < self._drop_window_s
+            if isinstance(error, UpstreamInvalidError) and request.is_repeatable and is_dropped:
+                raise UpstreamDroppedError("closed the connection without an answer") from error
             raise
         return IncomingResponse(self, origin, connection, head)
 

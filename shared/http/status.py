@@ -53,7 +53,7 @@ def error_json(error: ServiceError) -> bytes:
 
 
 def error_headers(error: ServiceError) -> dict[str, str]:
-    """`Retry-After` where waiting helps, `x-should-retry: false` where the client would retry in vain, and what the code asks for."""
+    """`Retry-After` where waiting helps, `x-should-retry: false` where it is in vain, and what the code itself asks for."""
     headers: dict[str, str] = {}
     if error.is_retryable:
         headers["retry-after"] = str(max(1, round(error.retry_after_s or 1)))

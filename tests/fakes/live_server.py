@@ -3,6 +3,7 @@
 It can be stopped and started again on its port, which is what a restarted service looks like.
 """
 
+import asyncio
 import socket
 import threading
 import time
@@ -29,13 +30,21 @@ def wait_until(is_true: Callable[[], Any], what: str, timeout_s: float = 15.0) -
         time.sleep(0.005)
 
 
+class _Server(uvicorn.Server):
+    loop: asyncio.AbstractEventLoop
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+
 class LiveServer:
     """Serves `app` from `start` to `stop`, or as a context manager."""
 
     def __init__(self, app: Any, host: str = "127.0.0.1", port: int = 0) -> None:
         self._app = app
         self._host = host
-        self._server: uvicorn.Server | None = None
+        self._server: _Server | None = None
         self._thread: threading.Thread | None = None
         self.port = port
 
@@ -53,17 +62,27 @@ class LiveServer:
         config = uvicorn.Config(
             self._app, log_config=None, access_log=False, timeout_keep_alive=75, timeout_graceful_shutdown=1
         )
-        server = uvicorn.Server(config)
+        server = _Server(config)
         self._server = server
         self._thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         self._thread.start()
         wait_until(lambda: server.started, "server started")
         return self
 
+    def call(self, function: Callable[[], Any]) -> None:
+        """Run `function` on the server's event loop."""
+        assert self._server is not None
+        self._server.loop.call_soon_threadsafe(function)
+
+    def ask_to_stop(self) -> None:
+        """Begin what `stop` waits for."""
+        if self._server is not None:
+            self._server.should_exit = True
+
     def stop(self) -> None:
         """Close all connections and the port."""
+        self.ask_to_stop()
         if self._server is not None and self._thread is not None:
-            self._server.should_exit = True
             self._thread.join(10)
             assert not self._thread.is_alive(), "the server did not stop"
             self._server = None

@@ -27,11 +27,10 @@ from shared.settings.base import ServiceSettings, load_settings, settings_config
 
 
 class TinySettings(ServiceSettings):
-    """Its own: whether its start fails."""
+    """Nothing of its own."""
 
     model_config = settings_config("tiny")
     port: int = Field(0, description="TCP port.")
-    fails_to_start: bool = Field(False, description="Raise while starting.")
 
 
 class Echo(WireModel):
@@ -51,7 +50,7 @@ class TinyService:
         self.released = asyncio.Event()
         self.is_stream_closed = False
         self.error: Exception | None = None
-        self._fails_to_start = settings.fails_to_start
+        self.fails_to_start = False
         self.app = make_app(
             settings,
             self.lifecycle,
@@ -63,7 +62,7 @@ class TinyService:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
-        if self._fails_to_start:
+        if self.fails_to_start:
             raise RuntimeError("told to fail")
         yield
 

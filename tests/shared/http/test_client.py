@@ -10,7 +10,7 @@ import pytest
 from httptools.parser import errors as httptools_errors
 
 from shared.errors import DeadlineExceededError, UpstreamInvalidError, UpstreamUnavailableError
-from shared.http.client import HttpClient, IncomingResponse, Origin, OutgoingRequest, Timeouts
+from shared.http.client import HttpClient, IncomingResponse, Origin, OutgoingRequest, Timeouts, UpstreamDroppedError
 from tests.fakes.live_server import free_port
 
 POST = OutgoingRequest("POST", b"/v1/x?a=1", [(b"content-type", b"application/json")], b'{"a":1}')
@@ -37,6 +37,10 @@ class RawServer:
         self._server.close()
         for writer in self.writers:
             writer.close()
+
+    def refuse(self) -> None:
+        """Accept no more connections; those that are open stay."""
+        self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection, n = self.num_connections, 0
@@ -180,6 +184,36 @@ def test_stale_connection_is_replaced_once() -> None:
     run(lambda _connection, n: OK if n == 0 else None, test)
 
 
+def test_a_request_dropped_twice_is_given_up() -> None:
+    async def test(http: HttpClient, server: RawServer) -> None:
+        await fetch(http, server)
+        with pytest.raises(UpstreamDroppedError):
+            await fetch(http, server)
+        assert server.num_connections == 2
+
+    run(lambda connection, n: OK if (connection, n) == (0, 0) else None, test)
+
+
+def test_a_request_that_may_have_been_started_is_never_called_unavailable() -> None:
+    async def test(http: HttpClient, server: RawServer) -> None:
+        await fetch(http, server)
+        server.refuse()
+        with pytest.raises(UpstreamDroppedError):
+            await fetch(http, server)
+
+    run(lambda _connection, n: OK if n == 0 else None, test)
+
+
+def test_what_is_not_repeatable_is_never_called_dropped() -> None:
+    async def test(http: HttpClient, server: RawServer) -> None:
+        with pytest.raises(UpstreamInvalidError) as raised:
+            await fetch(http, server, ADMIN)
+        assert not isinstance(raised.value, UpstreamDroppedError)
+        assert server.num_connections == 1
+
+    run(lambda _connection, _n: None, test)
+
+
 def test_disconnect_after_the_window_is_not_repeated() -> None:
     async def test(http: HttpClient, server: RawServer) -> None:
         await fetch(http, server)
@@ -187,7 +221,7 @@ def test_disconnect_after_the_window_is_not_repeated() -> None:
             await fetch(http, server)
         assert server.num_connections == 1
 
-    run(lambda _connection, n: OK if n == 0 else None, test, stale_window_s=0.0)
+    run(lambda _connection, n: OK if n == 0 else None, test, drop_window_s=0.0)
 
 
 def test_disconnect_after_a_byte_is_not_repeated() -> None:
