@@ -5,6 +5,7 @@ Called by `__main__` and by tests, which bring their own way of looking up names
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -36,9 +37,14 @@ def build_app(settings: GatewaySettings, lifecycle: Lifecycle, resolve: Resolve 
     auth = UpstreamAuth(settings)
     http = HttpClient(Timeouts(settings.connect_timeout_s, settings.read_timeout_s))
     upstreams = Upstreams({service: [Target.parse(url) for url in settings.urls(service)] for service in Service})
-    prober = Prober(upstreams, http, auth, own_metrics, settings.probe_timeout_s)
+    prober = Prober(upstreams, http, auth, settings.probe_timeout_s)
     resolver = Resolver(upstreams, http, settings.resolve_interval_s, resolve)
     forwarder = Forwarder(settings, upstreams, ServiceClient(http, auth), own_metrics)
+
+    for service in Service:
+        for state in ReplicaState:
+            count = functools.partial(upstreams.num_replicas, service, state)
+            own_metrics.replicas.labels(service, state).set_function(count)
 
     def readiness() -> Readiness:
         states = {service: upstreams.state(service) for service in Service}

@@ -1,7 +1,9 @@
 """Takes one request through the gateway: finds a replica that answers, copies the answer, counts what happened.
 
 Called by the routes. This is the only place that decides to try again: when nothing was sent to the client and the replica has
-not started the request, because no connection came about or because it said `not_ready`. Every replica is tried once.
+not started the request, because no connection came about or because it said `not_ready`. Every replica is tried once. A request
+that was dropped (`UpstreamDroppedError`: most likely the replica was just leaving) goes to one other replica but not to a third,
+so that a request that kills servers does not walk through all of them.
 """
 
 import asyncio
@@ -19,6 +21,7 @@ from services.gateway.routing import Balancer
 from services.gateway.settings import GatewaySettings
 from services.gateway.upstreams import Replica, ReplicaState, Upstreams
 from shared.errors import DeadlineExceededError, OverloadedError, ServiceError, UpstreamUnavailableError
+from shared.http.client import UpstreamDroppedError
 from shared.http.disconnect import cancelled_on_disconnect
 from shared.observability.logging import get_logger
 
@@ -95,6 +98,11 @@ class Forwarder:
             try:
                 answer = await self._attempt(inbound, replica, _share(connect_until, is_last=is_last))
             except UpstreamUnavailableError as error:
+                failure = failure or error
+                continue
+            except UpstreamDroppedError as error:
+                if isinstance(failure, UpstreamDroppedError):
+                    raise
                 failure = error
                 continue
             if is_last or not answer.is_not_ready:

@@ -11,7 +11,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from services.gateway.auth import UpstreamAuth
-from services.gateway.metrics import GatewayMetrics
 from services.gateway.paths import Service
 from services.gateway.upstreams import Replica, ReplicaState, Upstreams
 from shared.contracts.models import ModelEntry
@@ -26,13 +25,10 @@ _MAX_BYTES = 8 * 2**20
 class Prober:
     """Looks at replicas, each look bounded by `timeout_s`."""
 
-    def __init__(
-        self, upstreams: Upstreams, http: HttpClient, auth: UpstreamAuth, metrics: GatewayMetrics, timeout_s: float
-    ) -> None:
+    def __init__(self, upstreams: Upstreams, http: HttpClient, auth: UpstreamAuth, timeout_s: float) -> None:
         self._upstreams = upstreams
         self._http = http
         self._auth = auth
-        self._metrics = metrics
         self._timeout_s = timeout_s
 
     async def run(self, interval_s: float) -> None:
@@ -40,7 +36,6 @@ class Prober:
         while True:
             looks = [self._probe(service, replica) for service, replica in self._upstreams.all_replicas()]
             await asyncio.gather(asyncio.sleep(interval_s), *looks)
-            self._count()
 
     async def refresh_models(self, authorization: bytes | None) -> None:
         """Ask every ready replica what it serves; one that does not answer keeps what it said before."""
@@ -82,12 +77,6 @@ class Prober:
                     response.close()
         except TimeoutError:
             raise DeadlineExceededError("did not answer a probe in time") from None
-
-    def _count(self) -> None:
-        for service in Service:
-            states = [replica.state for replica in self._upstreams.replicas(service)]
-            for state in ReplicaState:
-                self._metrics.replicas.labels(service, state).set(states.count(state))
 
 
 def _state(status: int, body: bytes) -> ReplicaState:

@@ -67,8 +67,9 @@ class GatewaySettings(ServiceSettings):
         if not urls:
             raise ValueError("at least one URL is needed")
         for url in urls:
-            parts = urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+            parts = urlsplit(url)  # it raises a ValueError itself for a port that is none
+            is_http = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+            if not is_http or parts.path.strip("/") or parts.query or parts.fragment or parts.username:
                 raise ValueError(f"{url!r} is not of the form http://HOST:PORT")
         return urls
 

@@ -82,6 +82,10 @@ class Upstreams:
         order = list(ReplicaState)
         return min((replica.state for replica in self.replicas(service)), key=order.index, default=ReplicaState.DOWN)
 
+    def num_replicas(self, service: Service, state: ReplicaState) -> int:
+        """How many replicas of `service` are in `state`."""
+        return sum(replica.state is state for replica in self.replicas(service))
+
     def service_of_model(self, name: str) -> Service | None:
         """The service that serves, or last served, a model called `name`."""
         return self._service_of_model.get(name)
