@@ -26,6 +26,7 @@ from shared.http.disconnect import cancelled_on_disconnect
 from shared.observability.logging import get_logger
 
 log = get_logger(__name__)
+_COUNTED_BY_ATTEMPT = (UpstreamUnavailableError, UpstreamDroppedError)
 
 
 class Forwarder:
@@ -58,7 +59,8 @@ class Forwarder:
                 async with cancelled_on_disconnect(receive), _until(ends_at):
                     await self._exchange(inbound, relay)
             except ServiceError as error:
-                self._metrics.upstream_errors.labels(inbound.service, error.code).inc()
+                if not isinstance(error, _COUNTED_BY_ATTEMPT):
+                    self._metrics.upstream_errors.labels(inbound.service, error.code).inc()
                 log.warning("forward_failed", upstream=inbound.service, code=error.code, reason=error.message)
                 await relay.finish(error)
             except asyncio.CancelledError as cancelled:
@@ -116,8 +118,9 @@ class Forwarder:
             answer = await self._client.send(inbound, replica, connect_s)
         except BaseException as error:
             replica.num_in_flight -= 1
-            if isinstance(error, UpstreamUnavailableError):
+            if isinstance(error, _COUNTED_BY_ATTEMPT):
                 self._metrics.upstream_errors.labels(inbound.service, error.code).inc()
+            if isinstance(error, UpstreamUnavailableError):
                 self._upstreams.note_state(replica, ReplicaState.DOWN)
                 log.warning("replica_unreachable", upstream=inbound.service, address=replica.origin.address)
             raise

@@ -147,6 +147,7 @@ def test_a_service_that_is_down_and_comes_back(suite: Suite) -> None:
         assert "embedder" in error["message"]
         assert "127.0.0.1" not in response.text
         assert response.headers["retry-after"] == "1"
+    assert suite.metric('trivium_gateway_upstream_errors_total{kind="upstream_unavailable",service="embedder"}') == 3
     assert suite.client.post("/v1/completions", json={}).status_code == 200, "the others go on"
     server.start()
     assert embed(suite).status_code == 200, "the first request finds it, before any probe does"
