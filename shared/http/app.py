@@ -5,7 +5,6 @@ Called by each service's `app.py`, which brings its own routes and lifespan. Hol
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 from fastapi import APIRouter, FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -94,6 +93,4 @@ def _open_paths(lifecycle: Lifecycle, metrics: Metrics, readiness: Callable[[], 
 
 
 def _paths(routers: Sequence[APIRouter]) -> frozenset[str]:
-    # Not from app.routes: what FastAPI keeps there for an included router has no path.
-    routes: list[Any] = [route for router in routers for route in router.routes]
-    return frozenset(route.path for route in routes if hasattr(route, "path"))
+    return frozenset(getattr(route, "path", "") for router in routers for route in router.routes)

@@ -31,6 +31,7 @@ class Tokenizer:
         self._fast.no_padding()
         self._fast.no_truncation()
         self.vocab_size: int = self._fast.get_vocab_size(with_added_tokens=True)
+        self.max_token_chars: int = max(map(len, self._fast.get_vocab(with_added_tokens=True)))
         added = self._fast.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
 

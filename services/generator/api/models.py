@@ -1,0 +1,54 @@
+"""`GET /v1/models`, `POST /tokenize` and `POST /detokenize`: what is served, and its tokenizer.
+
+Built by `app.py`. These work while the engine loads, since they need the model's folder only.
+"""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+
+from services.generator.api.service import GeneratorService
+from shared.contracts.models import ModelList
+from shared.contracts.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
+from shared.errors import InvalidRequestError
+from shared.http.app import json_response
+from shared.http.body import body_schema, json_body
+
+
+def models_router(service: GeneratorService) -> APIRouter:
+    """The routes over `service`."""
+    router = APIRouter()
+
+    @router.get("/v1/models")
+    async def list_models() -> Response:
+        return json_response(ModelList(data=[service.card.entry()]))
+
+    @router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
+    async def tokenize(body: Annotated[TokenizeRequest, Depends(json_body(TokenizeRequest))]) -> Response:
+        service.card.check_name(body.model)
+        tokens = await _tokens(service, body)
+        return json_response(
+            TokenizeResponse(tokens=tokens, count=len(tokens), max_model_len=service.card.max_model_len)
+        )
+
+    @router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest))
+    async def detokenize(body: Annotated[DetokenizeRequest, Depends(json_body(DetokenizeRequest))]) -> Response:
+        service.card.check_name(body.model)
+        vocab_size = service.tokenizer.vocab_size
+        bad = next((token_id for token_id in body.tokens if token_id >= vocab_size), None)
+        if bad is not None:
+            raise InvalidRequestError(
+                f"tokens: token id {bad} is not in the vocabulary of {vocab_size}", param="tokens"
+            )
+        return json_response(DetokenizeResponse(prompt=service.tokenizer.decode(body.tokens)))
+
+    return router
+
+
+async def _tokens(service: GeneratorService, body: TokenizeRequest) -> list[int]:
+    if body.messages is not None:
+        with_prompt = True if body.add_generation_prompt is None else body.add_generation_prompt
+        text = service.prompts.render(body.messages, add_generation_prompt=with_prompt)
+        return await service.prompts.tokenize(text, add_special_tokens=bool(body.add_special_tokens))
+    with_special = True if body.add_special_tokens is None else body.add_special_tokens
+    return await service.prompts.tokenize(body.prompt or "", add_special_tokens=with_special)

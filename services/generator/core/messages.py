@@ -1,0 +1,76 @@
+"""Everything that crosses between an API process and the engine: commands in, events out, all plain values.
+
+Encoded as msgpack by the transport. One message of events per step and API process; nothing here knows sockets.
+"""
+
+import msgspec
+
+from services.generator.core.request import FinishReason, Request
+
+PROTOCOL_VERSION = 1
+
+
+class Hello(msgspec.Struct, tag=True, frozen=True):
+    """First message of an API process; the engine answers `EngineReady`, or `Refused` for another version."""
+
+    protocol_version: int = PROTOCOL_VERSION
+
+
+class Submit(msgspec.Struct, tag=True, frozen=True):
+    """Start a request."""
+
+    request: Request
+
+
+class Abort(msgspec.Struct, tag=True, frozen=True):
+    """End a request early: its client left, or a stop string was found in its text."""
+
+    request_id: int
+
+
+class Shutdown(msgspec.Struct, tag=True, frozen=True):
+    """Leave the loop after the step in flight."""
+
+
+Command = Hello | Submit | Abort | Shutdown
+
+
+class EngineReady(msgspec.Struct, tag=True, frozen=True):
+    """The model is loaded; limits that the engine measured."""
+
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+
+
+class Refused(msgspec.Struct, tag=True, frozen=True):
+    """The API process cannot talk to this engine."""
+
+    reason: str
+
+
+class TokenEvent(msgspec.Struct, array_like=True, frozen=True):
+    """New tokens of one request, and its end if this was it."""
+
+    request_id: int
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+
+
+class EngineStats(msgspec.Struct, array_like=True, frozen=True):
+    """Levels after a step, for the metrics of the API process."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_used_blocks: int = 0
+    num_preemptions: int = 0
+
+
+class StepEvents(msgspec.Struct, tag=True, frozen=True):
+    """What one step means for one API process."""
+
+    tokens: list[TokenEvent]
+    stats: EngineStats
+
+
+Event = EngineReady | Refused | StepEvents

@@ -1,0 +1,63 @@
+"""The progress of one request: its tokens, its blocks, its row, its status.
+
+Written by the Scheduler only; everyone else sees copies in a StepPlan.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from services.generator.core.request import Request
+
+
+class SequenceStatus(Enum):
+    """Where a sequence is; the work left is `num_tokens - num_computed_tokens`, so there is no prefill flag."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    PREEMPTED = auto()
+    FINISHED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request being served.
+
+        positions:  | computed: KV is in blocks | new in the next step … | pending: sampled, id still on the device |
+
+    Attributes:
+        num_computed_tokens: positions whose KV is written, counting steps that are planned but not committed.
+        num_pending: sampled tokens that are planned but not committed (0 or 1).
+        block_ids: the block table, in order of positions.
+        row: place in the runner's tables while running.
+        last_step_id: last plan that reads or writes this sequence's blocks and row.
+    """
+
+    request: Request
+    output_token_ids: list[int] = field(default_factory=list)
+    status: SequenceStatus = SequenceStatus.WAITING
+    num_computed_tokens: int = 0
+    num_pending: int = 0
+    block_ids: list[int] = field(default_factory=list)
+    row: int | None = None
+    last_step_id: int = -1
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens the client sent."""
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known or pending; the step that computes the last of them samples the next."""
+        return self.num_prompt_tokens + len(self.output_token_ids) + self.num_pending
+
+    @property
+    def has_all_tokens(self) -> bool:
+        """Whether the output limit is reached once everything pending is committed."""
+        return len(self.output_token_ids) + self.num_pending >= self.request.sampling.max_tokens
+
+    def known_tokens(self, start: int, end: int) -> list[int]:
+        """Ids of positions `[start, end)`, fewer if the last one is still pending."""
+        num_prompt = self.num_prompt_tokens
+        prompt = self.request.prompt_token_ids[start:end] if start < num_prompt else []
+        return prompt + self.output_token_ids[max(0, start - num_prompt) : max(0, end - num_prompt)]

@@ -1,0 +1,38 @@
+"""Sizes that were measured or computed at start and never change: made in the runner, read by the ledgers.
+
+Plain integers only, so that the scheduler can be built from them without torch.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheSpec:
+    """Sizes of the paged KV cache.
+
+    Attributes:
+        num_blocks: blocks in the pool.
+        block_size: token positions in a block.
+    """
+
+    num_blocks: int
+    block_size: int
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold `num_tokens` positions."""
+        return -(-num_tokens // self.block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """What one step may hold.
+
+    Attributes:
+        max_num_seqs: sequences running at once; also the number of state rows in the runner.
+        max_num_batched_tokens: tokens in one step over all sequences.
+        max_model_len: positions of one sequence, prompt and output together.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int

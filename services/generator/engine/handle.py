@@ -1,0 +1,189 @@
+"""The API process's side of the engine: submit, stream events, abort; knows whether the engine lives.
+
+Lives on the event loop of the API process and is the only owner of the map from request id to waiting client.
+Must not import torch.
+"""
+
+import asyncio
+import itertools
+import uuid
+from enum import StrEnum
+from typing import Self
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from services.generator.core.messages import (
+    Abort,
+    Command,
+    EngineReady,
+    EngineStats,
+    Event,
+    Hello,
+    Refused,
+    Shutdown,
+    StepEvents,
+    Submit,
+    TokenEvent,
+)
+from services.generator.core.request import Request, SamplingParams
+from shared.errors import EngineDeadError, NotReadyError, OverloadedError
+from shared.observability.logging import get_logger
+
+log = get_logger(__name__)
+
+
+class EngineState(StrEnum):
+    """As `/ready` names it."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DEAD = "dead"
+
+
+class EngineHandle:
+    """Async façade of one engine process.
+
+    Args:
+        address: where the engine's transport is bound, or will be.
+        max_requests: requests in the engine at once, queued ones included; one more is refused.
+    """
+
+    def __init__(self, address: str, max_requests: int) -> None:
+        self._address = address
+        self._max_requests = max_requests
+        self._frontend_id = uuid.uuid4().hex
+        self._ids = itertools.count()
+        self._waiters: dict[int, asyncio.Queue[TokenEvent | None]] = {}
+        self._context: zmq.asyncio.Context | None = None
+        self._socket: zmq.asyncio.Socket | None = None
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Event)
+        self.state = EngineState.LOADING
+        self.ready: EngineReady | None = None
+        self.stats = EngineStats()
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that the engine has not ended."""
+        return len(self._waiters)
+
+    async def run(self) -> None:
+        """Connect and hand out events until cancelled."""
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, self._frontend_id.encode())
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.connect(self._address)
+        try:
+            self._send(Hello())
+            while True:
+                self._take(self._decoder.decode(await self._socket.recv()))
+        finally:
+            self._socket.close(linger=200)
+            self._socket = None
+            self._context.term()
+
+    def mark_dead(self) -> None:
+        """The engine process is gone: everyone who waits gets an error now."""
+        self.state = EngineState.DEAD
+        for waiter in self._waiters.values():
+            waiter.put_nowait(None)
+
+    def shutdown(self) -> None:
+        """Ask the engine to stop."""
+        if self.state is EngineState.READY:
+            self._send(Shutdown())
+
+    def submit(self, prompt: list[int], sampling: SamplingParams) -> "TokenStream":
+        """Start a request; its events come from the stream, which the caller must close.
+
+        Raises:
+            NotReadyError: the engine is still loading.
+            EngineDeadError: the engine is gone.
+            OverloadedError: too many requests are in the engine.
+        """
+        self._check_open()
+        request_id = next(self._ids)
+        waiter: asyncio.Queue[TokenEvent | None] = asyncio.Queue()
+        self._waiters[request_id] = waiter
+        self._send(Submit(Request(self._frontend_id, request_id, prompt, sampling)))
+        return TokenStream(self, request_id, waiter)
+
+    def close(self, request_id: int) -> None:
+        """Forget a request, and abort it in the engine unless it has ended."""
+        if self._waiters.pop(request_id, None) is not None and self.state is EngineState.READY:
+            self._send(Abort(request_id))
+
+    def _check_open(self) -> None:
+        if self.state is EngineState.LOADING:
+            raise NotReadyError("The model is loading", retry_after_s=2)
+        if self.state is EngineState.DEAD:
+            raise EngineDeadError("The engine is not running")
+        if len(self._waiters) >= self._max_requests:
+            raise OverloadedError(f"{len(self._waiters)} requests are running or queued, the limit", retry_after_s=1)
+
+    def _send(self, command: Command) -> None:
+        if self._socket is not None:
+            self._socket.send(self._encoder.encode(command))  # no limit on the queue is set, so this never waits
+
+    def _deliver(self, event: TokenEvent) -> None:
+        waiter = self._waiters.get(event.request_id)
+        if waiter is None:
+            return  # its client left, the abort is on its way
+        waiter.put_nowait(event)
+        if event.finish_reason is not None:
+            del self._waiters[event.request_id]
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case EngineReady():
+                self.ready = event
+                self.state = EngineState.READY
+                log.info("engine_ready", num_blocks=event.num_blocks, block_size=event.block_size)
+            case StepEvents():
+                self.stats = event.stats
+                for token_event in event.tokens:
+                    waiter = self._waiters.get(token_event.request_id)
+                    if waiter is not None:  # else its client left and the abort is on its way
+                        waiter.put_nowait(token_event)
+            case Refused():
+                log.error("engine_refused", reason=event.reason)
+                self.mark_dead()
+
+
+class TokenStream:
+    """Events of one request, the last with a finish reason; a reader that falls behind gets several steps in one event."""
+
+    def __init__(self, handle: EngineHandle, request_id: int, waiter: "asyncio.Queue[TokenEvent | None]") -> None:
+        self._handle = handle
+        self._request_id = request_id
+        self._waiter = waiter
+        self._is_over = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> TokenEvent:
+        """The next event.
+
+        Raises:
+            EngineDeadError: the engine stopped while it worked on this.
+        """
+        if self._is_over:
+            raise StopAsyncIteration
+        events = [await self._waiter.get()]
+        while not self._waiter.empty():
+            events.append(self._waiter.get_nowait())
+        alive = [event for event in events if event is not None]
+        self._is_over = len(alive) < len(events) or alive[-1].finish_reason is not None
+        if not alive or (self._is_over and alive[-1].finish_reason is None):
+            raise EngineDeadError("The engine stopped while it worked on this request")
+        token_ids = [token_id for event in alive for token_id in event.token_ids]
+        return TokenEvent(self._request_id, token_ids, alive[-1].finish_reason)
+
+    async def aclose(self) -> None:
+        """Give the request up; aborts it unless it has ended."""
+        self._handle.close(self._request_id)

@@ -1,0 +1,121 @@
+"""Checks and prepares prompts: text or conversation to token ids, and the limits that hold for them.
+
+Called by the API routes before a request is submitted. Tokenizes off the event loop; never talks to the engine.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from services.generator.frontend.chat_template import ChatTemplate
+from shared.contracts.chat import ChatMessage
+from shared.contracts.completions import Prompt
+from shared.errors import ContextLengthExceededError, InvalidRequestError
+from shared.text.tokenizer import Tokenizer
+
+MAX_PROMPTS = 256
+_LONG_TEXT = 2_000
+"""Characters from which tokenizing goes to another thread; below, the hand-over costs more than it saves."""
+
+
+class PromptPreparer:
+    """Prepares prompts for one model.
+
+    Args:
+        max_model_len: longest sequence in tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, max_model_len: int) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._max_model_len = max_model_len
+        self._max_chars = max_model_len * tokenizer.max_token_chars
+
+    async def from_completion(self, prompt: Prompt) -> list[list[int]]:
+        """Token ids of each prompt in `prompt`.
+
+        Raises:
+            InvalidRequestError: empty, too many, or ids that are not in the vocabulary.
+            ContextLengthExceededError: no room is left for an answer.
+        """
+        items = _split(prompt)
+        if not items:
+            raise InvalidRequestError("prompt: must not be empty", param="prompt")
+        if len(items) > MAX_PROMPTS:
+            raise InvalidRequestError(f"prompt: at most {MAX_PROMPTS} prompts, {len(items)} given", param="prompt")
+        return [await self._prepare(item, "prompt", add_special_tokens=True) for item in items]
+
+    async def from_chat(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
+        """Token ids of a conversation; the same errors, and that the model has no chat template."""
+        text = self.render(messages, add_generation_prompt=add_generation_prompt)
+        return await self._prepare(text, "messages", add_special_tokens=False)
+
+    def render(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool) -> str:
+        """The conversation as the template writes it."""
+        if self._template is None:
+            raise InvalidRequestError(
+                "messages: this model has no chat template; use /v1/completions", param="messages"
+            )
+        plain = [{"role": _role(message), "content": _text(message)} for message in messages]
+        return self._template.render(plain, add_generation_prompt=add_generation_prompt)
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of any text, without limits on their number."""
+        if len(text) < _LONG_TEXT:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+    def max_tokens(self, prompt: Sequence[int], asked: int | None, default: int | None) -> int:
+        """Output limit of one prompt: what was asked, the default, or what is left of the context.
+
+        Raises:
+            ContextLengthExceededError: prompt and asked output together do not fit.
+        """
+        left = self._max_model_len - len(prompt)
+        if asked is not None and asked > left:
+            raise ContextLengthExceededError(
+                f"max_tokens: the context is {self._max_model_len} tokens; the prompt has {len(prompt)} and {asked} more "
+                "were asked for",
+                param="max_tokens",
+            )
+        return asked or min(left, default or left)
+
+    async def _prepare(self, prompt: str | list[int], param: str, *, add_special_tokens: bool) -> list[int]:
+        if isinstance(prompt, str):
+            if len(prompt) > self._max_chars:  # cheaper than tokenizing megabytes that cannot fit
+                raise self._too_long(f"more than {self._max_model_len}", param)
+            prompt = await self.tokenize(prompt, add_special_tokens=add_special_tokens)
+        if not prompt:
+            raise InvalidRequestError(f"{param}: must not be empty", param=param)
+        bad = next((token_id for token_id in prompt if token_id >= self._tokenizer.vocab_size), None)
+        if bad is not None:
+            raise InvalidRequestError(
+                f"{param}: token id {bad} is not in the vocabulary of {self._tokenizer.vocab_size}", param=param
+            )
+        if len(prompt) >= self._max_model_len:
+            raise self._too_long(str(len(prompt)), param)
+        return prompt
+
+    def _too_long(self, count: str, param: str) -> ContextLengthExceededError:
+        return ContextLengthExceededError(
+            f"{param}: has {count} tokens; the context is {self._max_model_len} tokens, prompt and answer together",
+            param=param,
+        )
+
+
+def _split(prompt: Prompt) -> list[str | list[int]]:
+    """One item per prompt; a flat list of ids is one prompt."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if prompt and isinstance(prompt[0], int):
+        return [[item for item in prompt if isinstance(item, int)]]
+    return [item for item in prompt if not isinstance(item, int)]
+
+
+def _role(message: ChatMessage) -> str:
+    return "system" if message.role == "developer" else message.role
+
+
+def _text(message: ChatMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    return "".join(part.text for part in message.content)

@@ -1,0 +1,40 @@
+"""All metrics of the generator's API process; their values come with the engine's events.
+
+Declared here, used by the routes and by `app.py`. Names follow `shared.observability.metrics`.
+"""
+
+from collections.abc import Callable
+
+from services.generator.core.messages import EngineStats
+from shared.observability.metrics import Metrics
+
+
+class GeneratorMetrics:
+    """The registry of one generator process."""
+
+    def __init__(self) -> None:
+        self.all = Metrics("generator")
+        self.prompt_tokens = self.all.counter("prompt_tokens_total", "Prompt tokens of accepted requests.")
+        self.output_tokens = self.all.counter("output_tokens_total", "Generated tokens that were answered.")
+        self.finished = self.all.counter("choices_finished_total", "Choices by how they ended.", ("reason",))
+
+    def record(self, num_tokens: int, reason: str | None) -> None:
+        """Count tokens that go to a client, and the end of a choice where there is a reason."""
+        self.output_tokens.inc(num_tokens)
+        if reason is not None:
+            self.finished.labels(reason).inc()
+
+    def watch(self, stats: Callable[[], EngineStats]) -> None:
+        """Export the engine's levels as they are when somebody asks."""
+        gauges = (
+            ("running_sequences", "Sequences in the running batch.", "num_running"),
+            ("waiting_sequences", "Sequences waiting for a place.", "num_waiting"),
+            ("used_kv_blocks", "KV blocks held by sequences.", "num_used_blocks"),
+            ("preemptions", "Sequences preempted since the engine started.", "num_preemptions"),
+        )
+        for name, description, field in gauges:
+            self.all.gauge(name, description).set_function(_reader(stats, field))
+
+
+def _reader(stats: Callable[[], EngineStats], field: str) -> Callable[[], float]:
+    return lambda: float(getattr(stats(), field))

@@ -1,0 +1,40 @@
+"""All settings of the generator, each declared once; flags, environment, help and checks come from here.
+
+Read by `__main__` and handed to the engine process as JSON. Flags keep the names that users of vLLM know.
+"""
+
+from pydantic import Field
+
+from shared.settings.base import ModelSettings, settings_config
+
+
+class GeneratorSettings(ModelSettings):
+    """Where to serve, which model, and how much of the machine it may take."""
+
+    model_config = settings_config("generator")
+
+    port: int = Field(8001, ge=0, le=65535, description="TCP port to listen on.")
+    max_model_len: int | None = Field(
+        None, ge=1, description="Longest sequence in tokens, prompt and output; the model's own context unless given."
+    )
+    max_num_seqs: int = Field(
+        32,
+        ge=1,
+        le=4096,
+        description="Sequences that run at once; more wait. Raise it on a GPU with memory for their KV.",
+    )
+    max_num_batched_tokens: int = Field(
+        2048, ge=16, description="Tokens in one step; a long prompt is cut into chunks of at most this size."
+    )
+    max_queued_requests: int = Field(
+        512, ge=0, description="Requests that may wait beyond those running; one more is answered 429."
+    )
+    block_size: int = Field(16, ge=1, le=256, description="Token positions in a KV block.")
+    num_gpu_blocks_override: int | None = Field(
+        None, ge=1, description="Number of KV blocks, instead of what fits into --kv-cache-memory-bytes."
+    )
+    kv_cache_memory_bytes: int = Field(2**30, ge=2**20, description="Memory for the KV cache in bytes, on a CPU.")
+
+    def for_engine(self) -> str:
+        """Everything as one JSON document for the engine process; the API key stays here."""
+        return self.model_dump_json(exclude={"api_key"})

@@ -1,0 +1,67 @@
+"""What `/v1/completions` and `/v1/chat/completions` have in common: sampling fields, stream options, usage.
+
+Every field of OpenAI's schema is in one of three lists. Supported: those declared here and in the two modules. Without
+effect: `user`, `metadata`, `store`, `service_tier`, `safety_identifier`, `prompt_cache_key`. Everything else is refused by
+name, also a field that is known but whose value would change the answer (such as `frequency_penalty: 0.5`).
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from shared.contracts.wire import Seed, WireModel
+
+FinishReason = Literal["stop", "length"]
+StopString = Annotated[str, Field(min_length=1)]
+Stop = StopString | Annotated[list[StopString], Field(max_length=16)]
+
+
+def only(*neutral: Any) -> AfterValidator:
+    """Accept a field that is not supported yet only at values that change nothing."""
+
+    def check(value: Any) -> Any:
+        if value is not None and value not in neutral:
+            raise ValueError(f"is not supported; leave it out or send {' or '.join(repr(item) for item in neutral)}")
+        return value
+
+    return AfterValidator(check)
+
+
+class StreamOptions(WireModel):
+    """`include_usage` adds one last chunk that carries the usage of the whole request."""
+
+    include_usage: bool | None = None
+
+
+class GenerationFields(WireModel):
+    """Fields of both endpoints; `null` means the default."""
+
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+    seed: Seed | None = None
+    stop: Stop | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    frequency_penalty: Annotated[float | None, only(0)] = None
+    presence_penalty: Annotated[float | None, only(0)] = None
+    logit_bias: Annotated[dict[str, float] | None, only({})] = None
+
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+class Usage(WireModel):
+    """Tokens of a request: the prompt counted once, the output of all choices together."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int

@@ -1,0 +1,38 @@
+"""Rotary position embedding: the table of cosines and sines, and its application to query and key heads.
+
+Source: RoFormer, arXiv:2104.09864, §3.4.2, in the half-split layout of Hugging Face's Llama.
+Used by the decoder's callers; the table is made once per model, its rows are gathered once per step.
+"""
+
+import torch
+from torch import Tensor
+
+from shared.modeling.config import RopeConfig
+
+
+def rope_table(config: RopeConfig, num_positions: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Cosines and sines of all positions.
+
+    Returns:
+        [P, D] in `dtype`: the first D/2 columns are cosines, the rest sines; computed in fp32.
+    """
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64, device=device).float() / config.head_dim
+    inverse_frequencies = 1.0 / (config.theta**exponents)
+    angles = torch.arange(num_positions, device=device).float()[:, None] * inverse_frequencies  # [P, D/2]
+    return torch.cat([angles.cos(), angles.sin()], dim=-1).to(dtype)
+
+
+def apply_rope(heads: Tensor, table_rows: Tensor) -> Tensor:
+    """Rotate each head by its token's position.
+
+    Semantics: (a, b) -> (a cos - b sin, b cos + a sin), with a and b the two halves of a head.
+
+    Args:
+        heads: [T, H, D].
+        table_rows: [T, D], rows of `rope_table` at the tokens' positions.
+    Returns:
+        [T, H, D], a new tensor.
+    """
+    cos, sin = table_rows[:, None].chunk(2, dim=-1)  # [T, 1, D/2] each
+    a, b = heads.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)

@@ -1,0 +1,34 @@
+"""Drives scheduler and runner of a real model in this process, without transport, for tests of numbers."""
+
+from collections.abc import Callable, Sequence
+
+from services.generator.core.plan import StepPlan
+from services.generator.core.request import Request, SamplingParams
+from services.generator.engine.build import BuiltModel
+
+
+class OfflineEngine:
+    """Steps a built model until all prompts are answered; `before_step` sees every plan first."""
+
+    def __init__(self, built: BuiltModel) -> None:
+        self._built = built
+        self._next_id = 0
+        self.before_step: Callable[[StepPlan], None] = lambda plan: None
+
+    def generate(self, prompts: Sequence[list[int]], **sampling) -> list[list[int]]:
+        """Outputs of `prompts`, all submitted at once; greedy unless `temperature` is given."""
+        params = SamplingParams(**{"temperature": 0.0, **sampling})
+        outputs: dict[int, list[int]] = {}
+        for prompt in prompts:
+            assert self._built.scheduler.submit(Request("test", self._next_id, prompt, params)) is None
+            outputs[self._next_id] = []
+            self._next_id += 1
+        while self._built.scheduler.has_work:
+            plan = self._built.scheduler.schedule()
+            assert plan is not None
+            self.before_step(plan)
+            result = self._built.runner.execute(plan).result()
+            for _, event in self._built.scheduler.commit(plan, result):
+                outputs[event.request_id] += event.token_ids
+            self._built.scheduler.check_integrity()
+        return list(outputs.values())

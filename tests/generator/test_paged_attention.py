@@ -1,0 +1,84 @@
+"""The reference attention against softmax written out row by row in float64."""
+
+import numpy as np
+import pytest
+import torch
+
+from services.generator.core.plan import BlockUpdates, RowStates, StepPlan
+from services.generator.layers.attention import attend
+from services.generator.runner.row_tables import RowTables
+from services.generator.runner.step_inputs import make_forward_batch
+
+BLOCK, HKV, GROUP, DIM = 4, 2, 3, 8
+
+
+def make_plan(lengths, starts, tables, rng):
+    """A plan over scattered blocks; `tables` gets them."""
+    order = sorted(range(len(lengths)), key=lambda i: 0 if lengths[i] == 1 and starts[i] > 0 else lengths[i])
+    lengths, starts = [lengths[i] for i in order], [starts[i] for i in order]
+    rows = rng.permutation(16)[: len(lengths)]
+    blocks = iter(rng.permutation(200).tolist())
+    entries = [
+        (row, column, next(blocks))
+        for row, start, length in zip(rows, starts, lengths, strict=True)
+        for column in range(-(-(start + length) // BLOCK))
+    ]
+    table = np.array(entries, np.int32)
+    none = np.zeros(0, np.int32)
+    plan = StepPlan(
+        step_id=0,
+        rows=rows.astype(np.int32),
+        num_decodes=sum(length == 1 and start > 0 for length, start in zip(lengths, starts, strict=True)),
+        num_new_tokens=np.array(lengths, np.int32),
+        num_computed_tokens=np.array(starts, np.int32),
+        token_ids=np.zeros(sum(lengths), np.int32),
+        sampled=none,
+        new_rows=RowStates(none, none.astype(np.float32), none.astype(np.float32), none, none.astype(np.int64)),
+        block_updates=BlockUpdates(table[:, 0], table[:, 1], table[:, 2]),
+        is_greedy=True,
+        has_filters=False,
+    )
+    tables.apply(plan)
+    return plan
+
+
+def naive(query, keys, values, slots):
+    """Softmax attention of one query over the keys at `slots`, float64."""
+    k, v = keys[slots].double(), values[slots].double()
+    out = []
+    for head in range(HKV * GROUP):
+        scores = (k[:, head // GROUP] @ query[head].double()) / DIM**0.5
+        out.append(torch.softmax(scores, 0) @ v[:, head // GROUP])
+    return torch.cat(out)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "starts"),
+    [
+        ([1], [0]),
+        ([1], [7]),
+        ([1, 1, 1], [3, 4, 60]),
+        ([5], [0]),
+        ([4, 1, 9], [4, 11, 0]),
+        ([1, 1, 2, 3, 17, 33, 1], [1, 30, 0, 13, 2, 0, 0]),
+    ],
+)
+def test_against_softmax_written_out(lengths, starts):
+    rng = np.random.default_rng(0)
+    torch.manual_seed(0)
+    tables = RowTables(16, 64, torch.device("cpu"))
+    plan = make_plan(lengths, starts, tables, rng)
+    batch = make_forward_batch(plan, tables, BLOCK, torch.float32)
+    keys, values = torch.randn(2, 200 * BLOCK, HKV, DIM)
+    query = torch.randn(plan.num_tokens, HKV * GROUP, DIM)
+    out = attend(query, keys, values, batch)
+    token = 0
+    for row, start, length in zip(plan.rows, plan.num_computed_tokens, plan.num_new_tokens, strict=True):
+        for position in range(start, start + length):
+            assert batch.positions[token] == position
+            past = torch.arange(position + 1)
+            slots = tables.block_table[int(row), past // BLOCK] * BLOCK + past % BLOCK
+            assert batch.slot_mapping[token] == slots[-1]
+            expected = naive(query[token], keys, values, slots)
+            assert (out[token].double() - expected).abs().max() < 1e-5
+            token += 1

@@ -1,0 +1,116 @@
+"""The sampler against closed forms: published generator vectors, brute-force filters, expected frequencies."""
+
+import numpy as np
+import pytest
+import torch
+
+from services.generator.runner.random import philox, uniform
+from services.generator.runner.sampler import draw, filter_top, greedy, sample
+
+
+def test_philox_known_answer():
+    # First word of the Random123 known-answer test for Philox4x32-10 with zero key and counter.
+    assert philox(torch.tensor([0]), torch.tensor([0])).tolist() == [0x6627E8D5]
+
+
+def test_philox_against_a_plain_integer_implementation():
+    def plain(key, counter):
+        c, k = [counter, 0, 0, 0], [key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF]
+        for _ in range(10):
+            p0, p1 = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+            c = [(p1 >> 32) ^ c[1] ^ k[0], p1 & 0xFFFFFFFF, (p0 >> 32) ^ c[3] ^ k[1], p0 & 0xFFFFFFFF]
+            k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
+        return c[0]
+
+    seeds = [0, 1, -1, 2**62 + 12345, -(2**63), 2**63 - 1]
+    counters = [0, 1, 2, 4095, 131071, 2**31]
+    pairs = [(s, c) for s in seeds for c in counters]
+    ours = philox(torch.tensor([s for s, _ in pairs]), torch.tensor([c for _, c in pairs]))
+    assert ours.tolist() == [plain(s % 2**64, c) for s, c in pairs]
+
+
+def test_uniform_is_uniform_over_positions_and_over_seeds():
+    n = 20_000
+    for draws in (uniform(torch.full((n,), 7), torch.arange(n)), uniform(torch.arange(n), torch.full((n,), 7))):
+        assert draws.min() >= 0
+        assert draws.max() < 1
+        counts = np.histogram(draws.numpy(), bins=20, range=(0, 1))[0]
+        chi_square = ((counts - n / 20) ** 2 / (n / 20)).sum()
+        assert chi_square < 43.8  # 99.9 % quantile at 19 degrees of freedom
+
+
+def test_greedy_breaks_ties_to_the_lowest_id():
+    logits = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [0.0, -1.0, 5.0]])
+    assert greedy(logits).tolist() == [1, 0, 2]
+
+
+def brute_force_filter(probs, top_k, top_p):
+    order = sorted(range(len(probs)), key=lambda i: (-probs[i], i))
+    if top_k:
+        order = order[:top_k]
+    total, kept, reached = sum(probs[i] for i in order), [], 0.0
+    for i in order:
+        if kept and reached >= top_p * total:
+            break
+        kept.append(i)
+        reached += probs[i]
+    return kept
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_filters_against_brute_force(seed):
+    generator = torch.Generator().manual_seed(seed)
+    probs = torch.softmax(torch.randn(6, 11, generator=generator) * 2, -1)
+    probs[3, :] = 1 / 11  # ties everywhere
+    top_k = torch.tensor([0, 1, 3, 4, 11, 50])
+    top_p = torch.tensor([1.0, 0.5, 0.9, 0.6, 0.3, 1e-6])
+    filtered = filter_top(probs, top_k, top_p)
+    for row in range(6):
+        kept = brute_force_filter(probs[row].double().tolist(), int(top_k[row]), float(top_p[row]))
+        assert sorted(kept) == filtered[row].nonzero().flatten().tolist()
+        assert torch.equal(filtered[row, kept], probs[row, kept])
+
+
+def test_draws_follow_the_distribution():
+    probs = torch.tensor([0.5, 0.0, 0.3, 0.2])
+    n = 20_000
+    drawn = draw(probs.expand(n, 4), torch.full((n,), 3), torch.arange(n))
+    counts = torch.bincount(drawn, minlength=4).double()
+    assert counts[1] == 0
+    expected = probs.double() * n
+    chi_square = ((counts - expected)[expected > 0] ** 2 / expected[expected > 0]).sum()
+    assert chi_square < 13.8  # 99.9 % quantile at 2 degrees of freedom
+
+
+def test_a_draw_depends_on_seed_and_position_only():
+    logits = torch.randn(1, 100, generator=torch.Generator().manual_seed(0))
+    others = torch.randn(7, 100, generator=torch.Generator().manual_seed(1))
+
+    def one(row_logits, row):
+        count = len(row_logits)
+        seeds, positions = torch.arange(count), torch.full((count,), 5)
+        seeds[row], positions[row] = 42, 17
+        return sample(row_logits, torch.full((count,), 0.9), None, seeds, positions)[row].item()
+
+    alone = one(logits, 0)
+    assert one(torch.cat([others, logits]), 7) == alone
+    assert one(torch.cat([others[:3], logits, others[3:]]), 3) == alone
+
+
+def test_rows_at_temperature_zero_are_greedy_among_others():
+    logits = torch.tensor([[0.0, 4.0, 4.0], [0.0, 4.0, 4.0]])
+    temperature = torch.tensor([0.0, 1.0])
+    drawn = {
+        tuple(sample(logits, temperature, None, torch.tensor([0, s]), torch.tensor([9, 9])).tolist()) for s in range(64)
+    }
+    assert {first for first, _ in drawn} == {1}
+    assert {second for _, second in drawn} >= {1, 2}
+
+
+def test_extreme_logits_give_no_nan():
+    logits = torch.tensor([[1e30, -1e30, 0.0], [float("-inf"), 0.0, float("-inf")]])
+    filters = (torch.tensor([2, 2]), torch.tensor([0.9, 0.9]))
+    assert sample(logits, torch.tensor([1e-5, 2.0]), filters, torch.tensor([1, 2]), torch.tensor([0, 0])).tolist() == [
+        0,
+        1,
+    ]
