@@ -49,30 +49,33 @@ class BertConfig:
         Raises:
             ModelFolderError: a value is missing, or asks for a kind of BERT that is not supported.
         """
-        position_kind = config.get("position_embedding_type", "absolute")
+        position_kind = config.get("position_embedding_type") or "absolute"
         if position_kind != "absolute":
             raise ModelFolderError(f"config.json: position_embedding_type {position_kind!r} is not supported")
         if config.get("is_decoder"):
             raise ModelFolderError("config.json: is_decoder true is not supported for BERT")
-        try:
-            parsed = cls(
-                vocab_size=config["vocab_size"],
-                hidden_size=config["hidden_size"],
-                num_layers=config["num_hidden_layers"],
-                num_heads=config["num_attention_heads"],
-                intermediate_size=config["intermediate_size"],
-                max_positions=config["max_position_embeddings"],
-                num_token_types=config["type_vocab_size"],
-                norm_eps=config["layer_norm_eps"],
-                activation=config["hidden_act"],
-            )
-        except KeyError as error:
-            raise ModelFolderError(f"config.json has no {error.args[0]}") from None
-        if parsed.activation not in ACTIVATIONS:
-            raise ModelFolderError(f"config.json: hidden_act {parsed.activation!r} is not supported")
+        if config.get("hidden_act") not in ACTIVATIONS:
+            raise ModelFolderError(f"config.json: hidden_act {config.get('hidden_act')!r} is not supported")
+        parsed = cls(
+            vocab_size=_int(config, "vocab_size"),
+            hidden_size=_int(config, "hidden_size"),
+            num_layers=_int(config, "num_hidden_layers"),
+            num_heads=_int(config, "num_attention_heads"),
+            intermediate_size=_int(config, "intermediate_size"),
+            max_positions=_int(config, "max_position_embeddings"),
+            num_token_types=_int(config, "type_vocab_size"),
+            norm_eps=float(config.get("layer_norm_eps") or 1e-12),
+            activation=config["hidden_act"],
+        )
         if parsed.hidden_size % parsed.num_heads != 0:
             raise ModelFolderError("config.json: hidden_size is no multiple of num_attention_heads")
         return parsed
+
+
+def _int(config: Mapping[str, Any], key: str) -> int:
+    if not isinstance(config.get(key), int):
+        raise ModelFolderError(f"config.json has no number {key}")
+    return int(config[key])
 
 
 @dataclass(frozen=True)
