@@ -3,7 +3,6 @@
 The limits' messages carry the counts; `param` is the field the caller named.
 """
 
-from pathlib import Path
 
 import pytest
 
