@@ -54,9 +54,20 @@ def make_app(
     return app
 
 
-def json_response(body: WireModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON answer straight from a contract, without a second validation."""
-    return Response(body.model_dump_json(), status_code=status, headers=headers, media_type="application/json")
+def json_response(
+    body: WireModel, status: int = 200, headers: dict[str, str] | None = None, *, exclude_none: bool = False
+) -> Response:
+    """A JSON answer straight from a contract, without a second validation.
+
+    Args:
+        exclude_none: leave fields that are None out, for clients that expect their absence.
+    """
+    return Response(
+        body.model_dump_json(exclude_none=exclude_none),
+        status_code=status,
+        headers=headers,
+        media_type="application/json",
+    )
 
 
 def _open_paths(lifecycle: Lifecycle, metrics: Metrics, readiness: Callable[[], Readiness]) -> APIRouter:
