@@ -40,6 +40,12 @@ class ChatRequest(GenerationFields):
     parallel_tool_calls: bool | None = None
     modalities: Annotated[list[str] | None, only(["text"])] = None
 
+    def output_limit(self) -> tuple[str, int | None]:
+        """`max_completion_tokens`, or the older `max_tokens` where that alone was sent."""
+        if self.max_completion_tokens is not None:
+            return "max_completion_tokens", self.max_completion_tokens
+        return super().output_limit()
+
 
 class AnswerMessage(WireModel):
     """The assistant's turn."""

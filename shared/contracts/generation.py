@@ -58,6 +58,10 @@ class GenerationFields(WireModel):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
+    def output_limit(self) -> tuple[str, int | None]:
+        """The field that limits the output, and its value where one was sent."""
+        return "max_tokens", self.max_tokens
+
 
 class Usage(WireModel):
     """Tokens of a request: the prompt counted once, the output of all choices together."""

@@ -39,7 +39,7 @@ def chat_router(service: GeneratorService) -> APIRouter:
     async def chat(request: Request, body: Annotated[ChatRequest, Depends(json_body(ChatRequest))]) -> Response:
         service.card.check_name(body.model)
         prompt = await service.prompts.from_chat(body.messages)
-        choices = await service.start(body, [prompt], body.max_completion_tokens or body.max_tokens, None)
+        choices = await service.start(body, [prompt], None)
         answer = _Answer(service, prompt)
         if body.stream:
             return EventStream(answer.chunks(choices, with_usage=wants_usage(body)))

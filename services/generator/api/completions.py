@@ -35,7 +35,7 @@ def completions_router(service: GeneratorService) -> APIRouter:
     ) -> Response:
         service.card.check_name(body.model)
         prompts = await service.prompts.from_completion(body.prompt)
-        choices = await service.start(body, prompts, body.max_tokens, DEFAULT_MAX_TOKENS)
+        choices = await service.start(body, prompts, DEFAULT_MAX_TOKENS)
         answer = _Answer(service, prompts)
         if body.stream:
             return EventStream(answer.chunks(choices, with_usage=wants_usage(body)))

@@ -28,19 +28,16 @@ class GeneratorService:
     engine: Engine
     metrics: GeneratorMetrics
 
-    async def start(
-        self, fields: GenerationFields, prompts: Sequence[list[int]], asked: int | None, default: int | None
-    ) -> Choices:
+    async def start(self, fields: GenerationFields, prompts: Sequence[list[int]], default: int | None) -> Choices:
         """Start `n` choices for each prompt; all checks are done before any of them runs.
 
         Args:
-            asked: output limit from the request, if any.
-            default: output limit where none was asked for; None for all that fits.
+            default: output limit where the request has none; None for all that fits.
         """
         check_stream_options(fields)
         work: list[tuple[list[int], SamplingParams]] = []
         for prompt in prompts:
-            max_tokens = self.prompts.max_tokens(prompt, asked, default)
+            max_tokens = self.prompts.max_tokens(prompt, fields.output_limit(), default)
             work += [(prompt, params) for params in choice_params(fields, max_tokens, self.card.eos_token_ids)]
         choices = Choices(self.engine, self.tokenizer, work, stop_strings(fields))
         await choices.start()

@@ -1,0 +1,55 @@
+"""An engine for API tests that says what it is told to say, token by token, and remembers what was asked of it."""
+
+import asyncio
+from collections.abc import Callable
+
+from services.generator.core.messages import TokenEvent
+from services.generator.core.request import FinishReason, SamplingParams
+
+
+class ScriptedStream:
+    """Events of one request: `script` gives the tokens, then the reason; an exception in it is raised."""
+
+    def __init__(self, engine: "FakeEngine", request_id: int, script: list) -> None:
+        self._engine = engine
+        self._request_id = request_id
+        self._script = script
+
+    def __aiter__(self):
+        return self._events()
+
+    async def _events(self):
+        for step in self._script:
+            await asyncio.sleep(0)
+            if isinstance(step, BaseException):
+                raise step
+            if isinstance(step, asyncio.Event):
+                await step.wait()
+            elif isinstance(step, FinishReason):
+                self._engine.ended.add(self._request_id)
+                yield TokenEvent(self._request_id, [], step)
+            else:
+                yield TokenEvent(self._request_id, list(step))
+
+    async def aclose(self) -> None:
+        if self._request_id not in self._engine.ended:
+            self._engine.aborted.append(self._request_id)
+            self._engine.ended.add(self._request_id)
+
+
+class FakeEngine:
+    """`answer` maps (prompt, sampling) to a script; `submitted` holds what was asked."""
+
+    def __init__(self, answer: Callable[[list[int], SamplingParams], list]) -> None:
+        self._answer = answer
+        self.submitted: list[tuple[list[int], SamplingParams]] = []
+        self.aborted: list[int] = []
+        self.ended: set[int] = set()
+        self.refuse_after: int | None = None
+        self.refusal: Exception | None = None
+
+    def submit(self, prompt: list[int], sampling: SamplingParams) -> ScriptedStream:
+        if self.refusal is not None and len(self.submitted) >= (self.refuse_after or 0):
+            raise self.refusal
+        self.submitted.append((prompt, sampling))
+        return ScriptedStream(self, len(self.submitted) - 1, self._answer(prompt, sampling))
