@@ -63,9 +63,10 @@ fmt: $(VENV)/.dev ## format the code and fix what ruff can fix
 	$(VPY) -m ruff format $(SOURCES)
 	$(VPY) -m ruff check --fix $(SOURCES)
 
-lint: $(VENV)/.dev ## check format, style, sizes and names
+lint: $(VENV)/.dev ## check format and style of the code, and sizes and names of files
 	$(VPY) -m ruff format --check $(SOURCES)
 	$(VPY) -m ruff check $(SOURCES)
+	$(VPY) -m tools.check_files
 	$(VPY) -m tools.check_sizes
 	$(VPY) -m tools.check_names
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import check_names, check_sizes
+from tools import check_files, check_names, check_sizes
 from tools.source_files import source_files
 
 
@@ -78,3 +78,40 @@ def test_what_is_not_source_is_left_out(tmp_path: Path) -> None:
     for name in [*kept, ".venv/utils.py", "models/m/common.json", "shared/__pycache__/a.pyc", "trivium.egg-info/a"]:
         write(tmp_path, name)
     assert [path.relative_to(tmp_path).as_posix() for path in source_files(tmp_path)] == kept
+
+
+@pytest.mark.parametrize(
+    ("content", "finding"),
+    [
+        ("clean\n", None),
+        ("", None),
+        ("a \n", "1: a trailing blank"),
+        ("a\r\n", "1: a trailing blank"),
+        ("a", "1: the file should end with one line break"),
+        ("a\n\n", "3: the file should end with one line break"),
+        ("a\n<<<<<<< HEAD\n", "2: a conflict marker"),
+        ("-----BEGIN RSA " + "PRIVATE KEY-----\n", "1: a private key"),
+    ],
+)
+def test_text_is_clean(tmp_path: Path, content: str, finding: str | None) -> None:
+    (tmp_path / "a.txt").write_bytes(content.encode())
+    assert list(check_files.check(tmp_path / "a.txt")) == ([finding] if finding else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [("a.json", "{}\n", "{\n"), ("a.toml", "a = 1\n", "a = \n"), ("a.yml", "a: !reset []\n", "a: [\n")],
+)
+def test_data_files_can_be_parsed(tmp_path: Path, name: str, good: str, bad: str) -> None:
+    (tmp_path / name).write_text(good)
+    assert check_files.main(tmp_path) == 0
+    (tmp_path / name).write_text(bad)
+    assert check_files.main(tmp_path) == 1
+
+
+def test_large_files_are_refused_whatever_is_in_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"\xff" * check_files.MAX_BYTES)
+    assert check_files.main(tmp_path) == 0
+    path.write_bytes(b"\xff" * (check_files.MAX_BYTES + 1))
+    assert check_files.main(tmp_path) == 1
