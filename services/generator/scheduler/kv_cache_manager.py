@@ -55,9 +55,9 @@ class KVCacheManager:
     def attach_prefix(self, sequence: Sequence) -> None:
         """Give a sequence without blocks those that hold the beginning of its tokens already.
 
-        Its last token is always left to compute, since its logits are wanted.
+        Its last token is always left to compute, since its logits are wanted; all are where prompt logits are wanted.
         """
-        if self._keys is None:
+        if self._keys is None or sequence.request.sampling.prompt_logprobs is not None:
             return
         num_usable = (sequence.num_tokens - 1) // self._spec.block_size
         self._extend_keys(sequence)
