@@ -21,6 +21,7 @@ from services.generator.engine.process import EngineProcess
 from services.generator.frontend.chat_template import load_chat_template
 from services.generator.frontend.model_card import read_model_card
 from services.generator.frontend.prompts import PromptPreparer
+from services.generator.frontend.sampling import SamplingReader
 from services.generator.metrics import GeneratorMetrics
 from services.generator.settings import GeneratorSettings
 from shared.http.app import Readiness, make_app
@@ -49,6 +50,7 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
         card=card,
         tokenizer=tokenizer,
         prompts=PromptPreparer(tokenizer, load_chat_template(folder), card.max_model_len),
+        sampling=SamplingReader(tokenizer, card.eos_token_ids),
         engine=handle,
         metrics=metrics,
     )

@@ -32,7 +32,9 @@ def configure_logging(service: str, level: str, log_format: LogFormat) -> None:
         structlog.processors.format_exc_info,
     ]
     renderer = (
-        structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer(colors=False)
+        structlog.processors.JSONRenderer()
+        if log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     )
     structlog.configure(
         processors=[*shared_steps, renderer],

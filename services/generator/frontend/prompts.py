@@ -77,6 +77,7 @@ class PromptPreparer:
         param, asked = limit
         if asked is None:
             return left if default is None else min(left, default)
+        asked = max(1, asked)  # for 0 the engine makes one token, which is dropped
         if asked > left:
             raise ContextLengthExceededError(
                 f"{param}: the context is {self._max_model_len} tokens; the prompt has {len(prompt)} and {asked} more "
