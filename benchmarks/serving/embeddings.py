@@ -1,7 +1,8 @@
 """The embedder over HTTP against sentence-transformers in this process, in turns on the same texts, in one run.
 
 `python -m benchmarks.serving.embeddings`, with the embedded models in `models/`. Only the ratios mean anything on a shared
-machine: each round measures the peer before and after our cases, and the table has the median of the rounds' ratios.
+machine: each round measures the peer just before and just after our case, and the table has the medians over the rounds.
+The ratio of processor time (server's against peer's) is steadier than that of wall time when others use the machine too.
 """
 
 import argparse
@@ -15,11 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from typing import Any, NamedTuple
 
 import httpx
-import torch
+import psutil
 from openai import OpenAI
-from sentence_transformers import SentenceTransformer
+
+from shared.settings.threads import set_thread_environment
 
 PEER_BATCH_SIZE = 32
 WORDS = ["the", "river", "model", "of", "a", "vector", "answers", "every", "query", "about", "quiet", "towns", "rain"]
@@ -32,8 +35,8 @@ def make_texts(count: int, seed: int = 0) -> list[str]:
 
 
 @contextmanager
-def running_embedder(model: str, num_threads: int, extra: Sequence[str]) -> Iterator[str]:
-    """The address of an embedder process."""
+def running_embedder(model: str, num_threads: int, extra: Sequence[str]) -> Iterator[tuple[str, psutil.Process]]:
+    """The address of an embedder, and its process."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     command = [sys.executable, "-m", "services.embedder", "--model", model, "--port", str(port)]
@@ -45,7 +48,7 @@ def running_embedder(model: str, num_threads: int, extra: Sequence[str]) -> Iter
             if process.poll() is not None:
                 raise SystemExit("the embedder did not start")
             time.sleep(0.2)
-        yield address
+        yield address, psutil.Process(process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -71,11 +74,18 @@ def send(client: OpenAI, texts: Sequence[str], per_request: int, num_clients: in
         list(pool.map(create, requests))
 
 
-def seconds_of(work: Callable[[], object]) -> float:
-    """Wall time of one call."""
-    start = time.perf_counter()
+class Seconds(NamedTuple):
+    """Wall time, and processor time of the process that computes."""
+
+    wall: float
+    cpu: float
+
+
+def seconds_of(work: Callable[[], object], process: psutil.Process) -> Seconds:
+    """Time of one call, computed by `process`."""
+    start, before = time.perf_counter(), sum(process.cpu_times()[:2])
     work()
-    return time.perf_counter() - start
+    return Seconds(time.perf_counter() - start, sum(process.cpu_times()[:2]) - before)
 
 
 def main() -> None:
@@ -86,11 +96,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     options, extra = parser.parse_known_args()
-    torch.set_num_threads(options.threads)
     texts = make_texts(options.texts)
-    peer = SentenceTransformer(options.model, device="cpu")
+    peer = load_peer(options.model, options.threads)
     few = texts[:32]
-    with running_embedder(options.model, options.threads, extra) as address:
+    with running_embedder(options.model, options.threads, extra) as (address, server):
         client = OpenAI(base_url=f"{address}/v1", api_key="none", timeout=600)
         ask = partial(send, client)
         peer_all = partial(peer.encode, texts, batch_size=PEER_BATCH_SIZE, show_progress_bar=False)
@@ -103,30 +112,45 @@ def main() -> None:
             "32 x 1, one after another": (partial(ask, few, 1, 1, "base64"), peer_each),
             "32 x 1, 8 clients": (partial(ask, few, 1, 8, "base64"), peer_each),
         }
-        measure(cases, options.rounds)
+        measure(cases, options.rounds, server)
 
 
-def encode_each(peer: SentenceTransformer, texts: Sequence[str]) -> None:
+def load_peer(model: str, num_threads: int) -> Any:
+    """sentence-transformers with the thread settings that the embedder gives itself: on a busy machine they help it too."""
+    set_thread_environment(num_threads)
+    import torch  # reads the environment when it is imported
+    from sentence_transformers import SentenceTransformer
+
+    torch.set_num_threads(num_threads)
+    return SentenceTransformer(model, device="cpu")
+
+
+def encode_each(peer: Any, texts: Sequence[str]) -> None:
     """The peer on one text after another."""
     for text in texts:
         peer.encode(text, show_progress_bar=False)
 
 
-def measure(cases: dict[str, tuple[Callable[[], object], Callable[[], object]]], rounds: int) -> None:
+def measure(
+    cases: dict[str, tuple[Callable[[], object], Callable[[], object]]], rounds: int, server: psutil.Process
+) -> None:
     """Run every case in every round, its peer just before and just after, and print the medians."""
     for ours, peer in cases.values():
         ours(), peer()
-    print(f"{'requests x texts':<34}{'ours s':>9}{'peer s':>9}{'peer / ours':>13}   spread of the ratio")
+    here = psutil.Process()
+    print(f"{'requests x texts':<30}{'ours s':>9}{'peer s':>9}{'peer / ours':>13}{'spread':>14}{'in CPU time':>13}")
     for name, (ours, peer) in cases.items():
-        rows = []
+        wall, cpu, mine, theirs = [], [], [], []
         for _ in range(rounds):
-            before, mine, after = seconds_of(peer), seconds_of(ours), seconds_of(peer)
-            rows.append((mine, (before + after) / 2))
-        ratios = sorted(theirs / mine for mine, theirs in rows)
-        mine, theirs = (statistics.median(column) for column in zip(*rows, strict=True))
+            before, own, after = seconds_of(peer, here), seconds_of(ours, server), seconds_of(peer, here)
+            mine.append(own.wall)
+            theirs.append((before.wall + after.wall) / 2)
+            wall.append(theirs[-1] / own.wall)
+            cpu.append((before.cpu + after.cpu) / 2 / own.cpu)
+        spread = f"{min(wall):.2f} … {max(wall):.2f}"
         print(
-            f"{name:<34}{mine:>9.3f}{theirs:>9.3f}{statistics.median(ratios):>12.2f}x"
-            f"   {ratios[0]:.2f} … {ratios[-1]:.2f}",
+            f"{name:<30}{statistics.median(mine):>9.3f}{statistics.median(theirs):>9.3f}"
+            f"{statistics.median(wall):>12.2f}x{spread:>14}{statistics.median(cpu):>12.2f}x",
             flush=True,
         )
 
