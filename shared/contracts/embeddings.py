@@ -1,6 +1,7 @@
 """`POST /v1/embeddings`, as OpenAI's clients send and read it; served by the embedder.
 
 Supported: model, input, encoding_format. Without effect: user. Refused by name: dimensions (until a model declares it).
+Token ids are the whole input, as with OpenAI and vLLM: neither special tokens nor a prompt are added to them.
 """
 
 from typing import Annotated, Literal
@@ -9,6 +10,10 @@ from pydantic import Field
 
 from shared.contracts.wire import TokenId, WireModel
 
+MAX_INPUTS = 2048
+"""Texts, or lists of token ids, in one request; OpenAI's limit."""
+
+EncodingFormat = Literal["float", "base64"]
 EmbeddingInput = str | list[str] | list[TokenId] | list[list[TokenId]]
 
 
@@ -17,7 +22,7 @@ class EmbeddingRequest(WireModel):
 
     model: str | None = None
     input: EmbeddingInput
-    encoding_format: Literal["float", "base64"] | None = None
+    encoding_format: EncodingFormat | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
     user: str | None = None
 
@@ -30,7 +35,7 @@ class EmbeddingUsage(WireModel):
 
 
 class EmbeddingItem(WireModel):
-    """One vector: a list of floats, or base64 of little-endian float32."""
+    """One vector: a list of floats (the default), or base64 of little-endian float32."""
 
     object: Literal["embedding"] = "embedding"
     index: int

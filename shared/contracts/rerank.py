@@ -1,6 +1,7 @@
 """`POST /rerank`, `/v1/rerank` and `/v2/rerank`: one request shape and the superset of what Jina and Cohere clients read.
 
 Supported: model, query, documents (text or `{"text": …}`), top_n, return_documents. Without effect: user.
+An empty query or document is refused; a `top_n` over the number of documents answers all of them.
 """
 
 from typing import Annotated, Literal
@@ -8,6 +9,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shared.contracts.wire import WireModel
+
+DOCUMENTS_PER_SEARCH_UNIT = 100
+"""Cohere's unit of billing, which its clients read."""
 
 
 class RerankDocument(WireModel):
@@ -28,7 +32,7 @@ class RerankRequest(WireModel):
 
 
 class RerankResult(WireModel):
-    """`index` is the document's place in the request."""
+    """`index` is the document's place in the request; `document` is left out unless the request asks for it."""
 
     index: int
     relevance_score: float
@@ -46,6 +50,9 @@ class ApiVersion(WireModel):
     """Version that Cohere's clients look for."""
 
     version: str
+
+
+API_VERSION = ApiVersion(version="2")
 
 
 class RerankMeta(WireModel):

@@ -47,17 +47,27 @@ def make_app(
     for router in all_routers:
         app.include_router(router)
     # Starlette runs the middleware that was added last first.
-    app.add_middleware(BodyLimitMiddleware, max_body_bytes=settings.max_body_bytes)
-    if settings.api_key is not None:
-        app.add_middleware(ApiKeyMiddleware, api_key=settings.api_key)
+    app.add_middleware(BodyLimitMiddleware, limit_bytes=settings.body_limit_bytes)
+    app.add_middleware(ApiKeyMiddleware, keys=settings.bearer_keys)
     app.add_middleware(LifecycleMiddleware, lifecycle=lifecycle)
     app.add_middleware(RequestContextMiddleware, metrics=metrics, paths=_paths(all_routers))
     return app
 
 
-def json_response(body: WireModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON answer straight from a contract, without a second validation."""
-    return Response(body.model_dump_json(), status_code=status, headers=headers, media_type="application/json")
+def json_response(
+    body: WireModel, status: int = 200, headers: dict[str, str] | None = None, *, exclude_none: bool = False
+) -> Response:
+    """A JSON answer straight from a contract, without a second validation.
+
+    Args:
+        exclude_none: leave fields that are None out, for clients that expect their absence.
+    """
+    return Response(
+        body.model_dump_json(exclude_none=exclude_none),
+        status_code=status,
+        headers=headers,
+        media_type="application/json",
+    )
 
 
 def _open_paths(lifecycle: Lifecycle, metrics: Metrics, readiness: Callable[[], Readiness]) -> APIRouter:

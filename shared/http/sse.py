@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from shared.errors import InternalError, ServiceError
 from shared.http.lifecycle import SCOPE_KEY, Lifecycle, shutdown_error
-from shared.http.status import error_body
+from shared.http.status import error_json
 from shared.observability.logging import get_logger
 
 log = get_logger(__name__)
@@ -64,12 +64,20 @@ class EventStream(Response):
             await _send_event(send, b"[DONE]", is_last=True)
 
     async def _send_error(self, send: Send, error: ServiceError) -> None:
-        await _send_event(send, error_body(error).model_dump_json(ensure_ascii=True).encode())
-        await _send_event(send, b"[DONE]", is_last=True)
+        await send({"type": "http.response.body", "body": error_events(error), "more_body": False})
+
+
+def error_events(error: ServiceError) -> bytes:
+    """What ends a stream that cannot go on: an event with the error, and `[DONE]`."""
+    return _event(error_json(error)) + _event(b"[DONE]")
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
 
 
 async def _send_event(send: Send, data: bytes, *, is_last: bool = False) -> None:
-    await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": not is_last})
+    await send({"type": "http.response.body", "body": _event(data), "more_body": not is_last})
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -34,13 +34,29 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         ModelFolderError: missing, not JSON, or not an object.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelFolderError(f"{path.name} cannot be read: {error}") from error
+    content = _parse(path)
     if not isinstance(content, dict):
         raise ModelFolderError(f"{path.name} is not a JSON object")
     return content
+
+
+def read_json_list(path: Path) -> list[dict[str, Any]]:
+    """The JSON list of objects in `path`.
+
+    Raises:
+        ModelFolderError: missing, not JSON, or not a list of objects.
+    """
+    content = _parse(path)
+    if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
+        raise ModelFolderError(f"{path.name} is not a JSON list of objects")
+    return content
+
+
+def _parse(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelFolderError(f"{path.name} cannot be read: {error}") from error
 
 
 def _fetch(model: str) -> Path:

@@ -10,7 +10,7 @@ from services.generator.settings import GeneratorSettings
 from tests.generator.driving import OfflineEngine
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
-WORDS = (
+WORDS = (  # noqa: SIM905 - a list of forty literals would fill a page
     "the harbour master counted eleven lanterns before dawn while rain drummed on copper roofs and a ferry turned slowly "
     "towards the northern pier where bakers carried warm bread past sleeping cats 17 42 2026 (twice) – why? because of fog"
 ).split()

@@ -1,0 +1,34 @@
+"""Where a model runs and in which precision, from the setting and the folder.
+
+Called by the loaders of all model services, in the process that owns the model.
+"""
+
+from pathlib import Path
+
+import torch
+
+from shared.settings.errors import StartError
+from shared.settings.model_folder import read_json
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def choose_device() -> torch.device:
+    """The first CUDA device, or the CPU."""
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def choose_dtype(setting: str, folder: Path, device: torch.device) -> torch.dtype:
+    """The dtype named by `setting`; for `auto` float32 on a CPU and the one in config.json on a GPU.
+
+    Raises:
+        StartError: config.json names a dtype that is not supported.
+    """
+    if setting == "auto":
+        config = read_json(folder / "config.json")
+        setting = (
+            "float32" if device.type == "cpu" else str(config.get("dtype") or config.get("torch_dtype") or "float32")
+        )
+    if setting not in DTYPES:
+        raise StartError(f"config.json names the dtype {setting}; choose another with --dtype ({', '.join(DTYPES)})")
+    return DTYPES[setting]

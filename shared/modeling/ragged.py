@@ -1,0 +1,86 @@
+"""A batch of sequences without padding: all tokens in one row, and where each sequence begins.
+
+Built by the encoders' callers, read by encoders and pooling. Linear layers run on the flat tokens and never see padding;
+attention, which needs sequences side by side, asks for the padded view and comes back.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RaggedBatch:
+    """S sequences of together T tokens; the longest has `max_length`.
+
+    Attributes:
+        token_ids: [T] int64.
+        positions: [T] int64, place of each token in its sequence, from 0.
+        sequence_ids: [T] int64, sequence each token belongs to.
+        lengths: [S] int64.
+        cu_lengths: [S + 1] int64, where each sequence begins in the flat row.
+        padded_index: [T] int64, row of each token in the padded view; None where all sequences have the same length.
+        mask: [S, 1, 1, max_length] bool, true where there is a token; None with `padded_index`.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    sequence_ids: Tensor
+    lengths: Tensor
+    cu_lengths: Tensor
+    padded_index: Tensor | None
+    mask: Tensor | None
+    max_length: int
+
+    @property
+    def num_sequences(self) -> int:
+        """S."""
+        return self.lengths.shape[0]
+
+    @classmethod
+    def from_token_ids(cls, sequences: Sequence[Sequence[int]], device: torch.device) -> Self:
+        """Lay out `sequences`, none of them empty, on `device`."""
+        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+        cu_lengths = np.concatenate(([0], np.cumsum(lengths)))
+        max_length, num_tokens = int(lengths.max()), int(cu_lengths[-1])
+        flat = np.fromiter(chain.from_iterable(sequences), np.int64, num_tokens)
+        sequence_ids = np.repeat(np.arange(len(sequences)), lengths)
+        positions = np.arange(num_tokens) - cu_lengths[sequence_ids]
+        is_uniform = num_tokens == max_length * len(sequences)
+        padded_index = mask = None
+        if not is_uniform:
+            padded_index = _on(device, sequence_ids * max_length + positions)
+            mask = _on(device, np.arange(max_length) < lengths[:, None])[:, None, None, :]
+        return cls(
+            token_ids=_on(device, flat),
+            positions=_on(device, positions),
+            sequence_ids=_on(device, sequence_ids),
+            lengths=_on(device, lengths),
+            cu_lengths=_on(device, cu_lengths),
+            padded_index=padded_index,
+            mask=mask,
+            max_length=max_length,
+        )
+
+    def pad(self, flat: Tensor) -> Tensor:
+        """[T, N] to [S, max_length, N]; places without a token are zero."""
+        width = flat.shape[1]
+        if self.padded_index is None:
+            return flat.view(self.num_sequences, self.max_length, width)
+        padded = flat.new_zeros(self.num_sequences * self.max_length, width)
+        padded.index_copy_(0, self.padded_index, flat)
+        return padded.view(self.num_sequences, self.max_length, width)
+
+    def unpad(self, padded: Tensor) -> Tensor:
+        """[S, max_length, N] to [T, N], the reverse of `pad`."""
+        flat = padded.reshape(self.num_sequences * self.max_length, -1)
+        return flat if self.padded_index is None else flat.index_select(0, self.padded_index)
+
+
+def _on(device: torch.device, array: np.ndarray) -> Tensor:
+    return torch.from_numpy(array).to(device, non_blocking=True)

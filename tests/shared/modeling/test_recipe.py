@@ -1,0 +1,84 @@
+"""What a folder declares about encoding, in both dialects, and what stops the start.
+
+Only the files beside the weights are needed here.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.modeling.recipe import RecipeOverrides, read_recipe
+from shared.settings.errors import StartError
+from tests.shared.modeling.tiny_bert import write_json
+
+OLD = "sentence_transformers.models."
+OLD_POOLING = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}
+
+
+def write_folder(folder: Path, modules: list[str], pooling: dict[str, Any] | None = None, prefix: str = OLD) -> Path:
+    entries = [
+        {"idx": index, "name": str(index), "path": "" if index == 0 else f"{index}_{name}", "type": prefix + name}
+        for index, name in enumerate(modules)
+    ]
+    write_json(folder / "modules.json", entries)
+    if pooling is not None:
+        write_json(folder / "1_Pooling" / "config.json", pooling)
+    return folder
+
+
+def test_the_old_dialect(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, ["Transformer", "Pooling", "Normalize"], OLD_POOLING)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 256, "do_lower_case": True})
+    recipe = read_recipe(folder, RecipeOverrides())
+    assert (recipe.pooling, recipe.is_normalized, recipe.max_tokens, recipe.is_lowercased) == ("mean", True, 256, True)
+    assert recipe.prompts == {"text": "", "query": "", "document": ""}
+
+
+def test_the_new_dialect(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, ["Transformer", "Pooling"], {"pooling_mode": "lasttoken"}, prefix="x.y.pooling.")
+    write_json(folder / "tokenizer_config.json", {"model_max_length": 128})
+    prompts = {"query": "q: ", "passage": "p: ", "document": None}
+    write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "query"})
+    recipe = read_recipe(folder, RecipeOverrides())
+    assert (recipe.pooling, recipe.is_normalized, recipe.max_tokens) == ("last", False, 128)
+    assert recipe.prompts == {"text": "q: ", "query": "q: ", "document": "p: "}
+
+
+def test_the_operator_is_obeyed(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, ["Transformer", "Pooling", "Normalize"], OLD_POOLING)
+    recipe = read_recipe(folder, RecipeOverrides("cls", False, 17))
+    assert (recipe.pooling, recipe.is_normalized, recipe.max_tokens) == ("cls", False, 17)
+
+
+def test_a_plain_folder_asks_for_pooling(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="--pooling"):
+        read_recipe(tmp_path, RecipeOverrides())
+    recipe = read_recipe(tmp_path, RecipeOverrides(pooling="mean"))
+    assert (recipe.is_normalized, recipe.max_tokens) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("modules", "pooling", "word"),
+    [
+        (["Transformer", "Pooling", "Dense", "Normalize"], OLD_POOLING, "Dense"),
+        (["Transformer", "Normalize", "Pooling"], OLD_POOLING, "Normalize → Pooling"),
+        (["Pooling"], OLD_POOLING, "Pooling"),
+        (["Transformer", "Pooling"], {"pooling_mode": "max"}, "max"),
+        (["Transformer", "Pooling"], {"pooling_mode": ["mean", "cls"]}, "mean and cls"),
+        (["Transformer", "Pooling"], {**OLD_POOLING, "pooling_mode_cls_token": True}, "cls and mean"),
+        (["Transformer", "Pooling"], {"pooling_mode": "mean", "include_prompt": False}, "include_prompt"),
+        (["Transformer", "Pooling"], None, "config.json"),
+    ],
+)
+def test_what_is_not_supported_is_named(
+    tmp_path: Path, modules: list[str], pooling: dict[str, Any] | None, word: str
+) -> None:
+    with pytest.raises(StartError, match=word):
+        read_recipe(write_folder(tmp_path, modules, pooling), RecipeOverrides())
+
+
+def test_a_default_prompt_that_is_not_there(tmp_path: Path) -> None:
+    write_json(tmp_path / "config_sentence_transformers.json", {"prompts": {}, "default_prompt_name": "query"})
+    with pytest.raises(StartError, match="query"):
+        read_recipe(tmp_path, RecipeOverrides(pooling="mean"))
