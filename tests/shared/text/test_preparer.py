@@ -3,7 +3,6 @@
 The limits' messages carry the counts; `param` is the field the caller named.
 """
 
-
 import pytest
 
 from shared.errors import ContextLengthExceededError, InvalidRequestError
