@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
+from services.generator.api.admin import admin_router
 from services.generator.api.chat import chat_router
 from services.generator.api.completions import completions_router
 from services.generator.api.models import models_router
@@ -74,7 +75,7 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
         metrics.all,
         readiness=lambda: Readiness(ready=handle.state is EngineState.READY, parts={"engine": handle.state.value}),
         lifespan=lifespan,
-        routers=[completions_router(service), chat_router(service), models_router(service)],
+        routers=[completions_router(service), chat_router(service), models_router(service), admin_router(handle)],
     )
 
 

@@ -44,6 +44,7 @@ class GenerationFields(WireModel):
     seed: Seed | None = None
     stop: Stop | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -63,9 +64,16 @@ class GenerationFields(WireModel):
         return "max_tokens", self.max_tokens
 
 
+class PromptTokensDetails(WireModel):
+    """`cached_tokens`: prompt tokens that were not computed, since their KV was in the prefix cache."""
+
+    cached_tokens: int
+
+
 class Usage(WireModel):
     """Tokens of a request: the prompt counted once, the output of all choices together."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails

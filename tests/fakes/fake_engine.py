@@ -29,7 +29,7 @@ class ScriptedStream:
                 self._engine.ended.add(self._request_id)
                 yield TokenEvent(self._request_id, [], step)
             else:
-                yield TokenEvent(self._request_id, list(step))
+                yield TokenEvent(self._request_id, list(step), None, self._engine.num_cached_tokens)
 
     async def aclose(self) -> None:
         if self._request_id not in self._engine.ended:
@@ -43,13 +43,16 @@ class FakeEngine:
     def __init__(self, answer: Callable[[list[int], SamplingParams], list]) -> None:
         self._answer = answer
         self.submitted: list[tuple[list[int], SamplingParams]] = []
+        self.salts: list[str | None] = []
+        self.num_cached_tokens = 0
         self.aborted: list[int] = []
         self.ended: set[int] = set()
         self.refuse_after: int | None = None
         self.refusal: Exception | None = None
 
-    def submit(self, prompt: list[int], sampling: SamplingParams) -> ScriptedStream:
+    def submit(self, prompt: list[int], sampling: SamplingParams, cache_salt: str | None) -> ScriptedStream:
         if self.refusal is not None and len(self.submitted) >= (self.refuse_after or 0):
             raise self.refusal
         self.submitted.append((prompt, sampling))
+        self.salts.append(cache_salt)
         return ScriptedStream(self, len(self.submitted) - 1, self._answer(prompt, sampling))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from services.generator.core.messages import EngineStats
 from services.generator.core.plan import StepPlan
 from services.generator.core.request import Request, SamplingParams
 from services.generator.engine.build import BuiltModel
@@ -14,6 +15,10 @@ class OfflineEngine:
         self._built = built
         self._next_id = 0
         self.before_step: Callable[[StepPlan], None] = lambda plan: None
+
+    def stats(self) -> EngineStats:
+        """The scheduler's levels and counts."""
+        return self._built.scheduler.stats()
 
     def generate(self, prompts: Sequence[list[int]], **sampling) -> list[list[int]]:
         """Outputs of `prompts`, all submitted at once; greedy unless `temperature` is given."""

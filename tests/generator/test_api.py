@@ -95,6 +95,7 @@ def api(tiny_llama):
     return Api(tiny_llama)
 
 
+NO_HITS = {"prompt_tokens_details": {"cached_tokens": 0}}
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"prompt": "hi"}
 
@@ -111,7 +112,7 @@ def test_completion(api):
         "object": "text_completion",
         "model": "tiny",
         "choices": [{"index": 0, "text": "abc", "logprobs": None, "finish_reason": "length", "stop_reason": None}],
-        "usage": {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5},
+        "usage": {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5, **NO_HITS},
     }
     prompt, sampling = api.engine.submitted[0]
     assert api.tokenizer.decode(prompt) == "hi"
@@ -131,7 +132,7 @@ def test_chat_renders_the_template_and_leaves_the_end_token_out_of_the_text(api)
             "stop_reason": None,
         }
     ]
-    assert body["usage"] == {"prompt_tokens": 19, "completion_tokens": 3, "total_tokens": 22}
+    assert body["usage"] == {"prompt_tokens": 19, "completion_tokens": 3, "total_tokens": 22, **NO_HITS}
     prompt, sampling = api.engine.submitted[0]
     assert api.tokenizer.decode(prompt) == "user: hi\nassistant:"
     assert sampling.max_tokens == MAX_LEN - 19  # all that is left of the context
@@ -158,7 +159,7 @@ def test_chat_stream(api):
     assert [c["finish_reason"] for c in choices] == [None, None, None, "stop"]
     assert all(c["usage"] is None for c in chunks[:-1])
     assert chunks[-1]["choices"] == []
-    assert chunks[-1]["usage"] == {"prompt_tokens": 19, "completion_tokens": 3, "total_tokens": 22}
+    assert chunks[-1]["usage"] == {"prompt_tokens": 19, "completion_tokens": 3, "total_tokens": 22, **NO_HITS}
 
 
 def test_a_stream_without_the_option_carries_no_usage(api):
@@ -181,7 +182,7 @@ def test_several_prompts_and_choices_have_their_own_index(api):
     assert [c["text"] for c in body["choices"]] == texts
     assert [c["index"] for c in body["choices"]] == [0, 1, 2, 3]
     assert [s.seed for _, s in api.engine.submitted] == [3, 4, 3, 4]
-    assert body["usage"] == {"prompt_tokens": 2, "completion_tokens": 8, "total_tokens": 10}
+    assert body["usage"] == {"prompt_tokens": 2, "completion_tokens": 8, "total_tokens": 10, **NO_HITS}
 
 
 def test_interleaved_stream_gives_each_choice_one_end(api):
@@ -247,6 +248,13 @@ def test_typed_client_reads_every_mode(api):
     model, chat, streamed, completion, error = asyncio.run(use())
     assert (model, chat, streamed, completion) == ("tiny", "ok", "ok", "ok")
     assert (error.code, error.param) == ("model_not_found", "model")
+
+
+def test_cached_tokens_count_once_per_prompt_and_the_salt_reaches_the_engine(api):
+    api.engine.num_cached_tokens = 1
+    body = api.post("/v1/completions", {"prompt": ["ab", "cd"], "n": 3, "cache_salt": "tenant"}).json()
+    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+    assert api.engine.salts == ["tenant"] * 6
 
 
 # --- sampling fields ---
@@ -336,6 +344,7 @@ BAD = [
     ("/v1/completions", {**COMPLETION, "logit_bias": {"5": 100}}, "logit_bias"),
     ("/v1/completions", {**COMPLETION, "no_such_field": 1}, "no_such_field"),
     ("/v1/completions", {**COMPLETION, "slot": 1}, "slot"),
+    ("/v1/completions", {**COMPLETION, "cache_salt": ""}, "cache_salt"),
     ("/v1/chat/completions", {}, "messages"),
     ("/v1/chat/completions", {"messages": []}, "messages"),
     ("/v1/chat/completions", {"messages": "hi"}, "messages"),

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from services.generator.api.answer import collect
-from services.generator.api.service import GeneratorService, usage, wants_usage
+from services.generator.api.service import GeneratorService, wants_usage
+from services.generator.api.usage import UsageCounter
 from services.generator.frontend.choices import Choices
 from services.generator.frontend.generation import TextPiece
 from shared.contracts.chat import (
@@ -40,7 +41,7 @@ def chat_router(service: GeneratorService) -> APIRouter:
         service.card.check_name(body.model)
         prompt = await service.prompts.from_chat(body.messages)
         choices = await service.start(body, [prompt], None)
-        answer = _Answer(service, prompt)
+        answer = _Answer(service, UsageCounter([prompt], body.n or 1))
         if body.stream:
             return EventStream(answer.chunks(choices, with_usage=wants_usage(body)))
         return json_response(await until_disconnect(request, answer.whole(choices)))
@@ -51,9 +52,9 @@ def chat_router(service: GeneratorService) -> APIRouter:
 class _Answer:
     """The answer to one request; id, time and model are the same in all its chunks."""
 
-    def __init__(self, service: GeneratorService, prompt: list[int]) -> None:
+    def __init__(self, service: GeneratorService, usage: UsageCounter) -> None:
         self._service = service
-        self._prompt = prompt
+        self._usage = usage
         self._head: dict[str, Any] = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -61,7 +62,7 @@ class _Answer:
         }
 
     async def whole(self, choices: Choices) -> ChatResponse:
-        ends = await collect(choices, self._service.metrics)
+        ends = await collect(choices, self._service.metrics, self._usage)
         answers = [
             ChatChoice(
                 index=index,
@@ -71,22 +72,20 @@ class _Answer:
             )
             for index, end in enumerate(ends)
         ]
-        used = usage([self._prompt], sum(end.num_tokens for end in ends))
-        return ChatResponse(**self._head, choices=answers, usage=used)
+        return ChatResponse(**self._head, choices=answers, usage=self._usage.total())
 
     async def chunks(self, choices: Choices, *, with_usage: bool) -> AsyncGenerator[bytes, None]:
-        num_tokens = 0
         try:
             for index in range(choices.num_choices):
                 delta = ChatDelta(role="assistant", content="")
                 yield self._encode([ChatChunkChoice(index=index, delta=delta, finish_reason=None)])
             async with aclosing(choices.pieces()) as pieces:
                 async for index, piece in pieces:
-                    num_tokens += piece.num_tokens
+                    self._usage.add(index, piece)
                     self._service.metrics.record(piece.num_tokens, piece.public_reason)
                     yield self._encode([_choice(index, piece)])
             if with_usage:
-                yield self._encode([], usage([self._prompt], num_tokens))
+                yield self._encode([], self._usage.total())
         finally:
             await choices.aclose()
 

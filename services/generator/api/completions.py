@@ -5,14 +5,15 @@ Built by `app.py`. Shapes come from `shared.contracts.completions`; nothing is d
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from services.generator.api.answer import collect
-from services.generator.api.service import GeneratorService, usage, wants_usage
+from services.generator.api.service import GeneratorService, wants_usage
+from services.generator.api.usage import UsageCounter
 from services.generator.frontend.choices import Choices
 from services.generator.frontend.generation import TextPiece
 from shared.contracts.completions import CompletionChoice, CompletionRequest, CompletionResponse
@@ -36,7 +37,7 @@ def completions_router(service: GeneratorService) -> APIRouter:
         service.card.check_name(body.model)
         prompts = await service.prompts.from_completion(body.prompt)
         choices = await service.start(body, prompts, DEFAULT_MAX_TOKENS)
-        answer = _Answer(service, prompts)
+        answer = _Answer(service, UsageCounter(prompts, body.n or 1))
         if body.stream:
             return EventStream(answer.chunks(choices, with_usage=wants_usage(body)))
         return json_response(await until_disconnect(request, answer.whole(choices)))
@@ -47,30 +48,29 @@ def completions_router(service: GeneratorService) -> APIRouter:
 class _Answer:
     """The answer to one request; id, time and model are the same in all its chunks."""
 
-    def __init__(self, service: GeneratorService, prompts: Sequence[list[int]]) -> None:
+    def __init__(self, service: GeneratorService, usage: UsageCounter) -> None:
         self._service = service
-        self._prompts = prompts
+        self._usage = usage
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
 
     async def whole(self, choices: Choices) -> CompletionResponse:
-        ends = await collect(choices, self._service.metrics)
+        ends = await collect(choices, self._service.metrics, self._usage)
         answers = [
             CompletionChoice(index=index, text=end.text, finish_reason=end.finish_reason, stop_reason=end.stop_reason)
             for index, end in enumerate(ends)
         ]
-        return self._response(answers, usage(self._prompts, sum(end.num_tokens for end in ends)))
+        return self._response(answers, self._usage.total())
 
     async def chunks(self, choices: Choices, *, with_usage: bool) -> AsyncGenerator[bytes, None]:
-        num_tokens = 0
         try:
             async with aclosing(choices.pieces()) as pieces:
                 async for index, piece in pieces:
-                    num_tokens += piece.num_tokens
+                    self._usage.add(index, piece)
                     self._service.metrics.record(piece.num_tokens, piece.public_reason)
                     yield self._encode([_choice(index, piece)])
             if with_usage:
-                yield self._encode([], usage(self._prompts, num_tokens))
+                yield self._encode([], self._usage.total())
         finally:
             await choices.aclose()
 

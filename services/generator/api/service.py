@@ -13,7 +13,7 @@ from services.generator.frontend.model_card import ModelCard
 from services.generator.frontend.prompts import PromptPreparer
 from services.generator.frontend.sampling import choice_params, stop_strings
 from services.generator.metrics import GeneratorMetrics
-from shared.contracts.generation import GenerationFields, Usage
+from shared.contracts.generation import GenerationFields
 from shared.errors import InvalidRequestError
 from shared.text.tokenizer import Tokenizer
 
@@ -39,7 +39,7 @@ class GeneratorService:
         for prompt in prompts:
             max_tokens = self.prompts.max_tokens(prompt, fields.output_limit(), default)
             work += [(prompt, params) for params in choice_params(fields, max_tokens, self.card.eos_token_ids)]
-        choices = Choices(self.engine, self.tokenizer, work, stop_strings(fields))
+        choices = Choices(self.engine, self.tokenizer, work, stop_strings(fields), fields.cache_salt)
         await choices.start()
         self.metrics.prompt_tokens.inc(sum(map(len, prompts)))
         return choices
@@ -54,13 +54,3 @@ def check_stream_options(fields: GenerationFields) -> None:
 def wants_usage(fields: GenerationFields) -> bool:
     """Whether the stream ends with a usage chunk."""
     return bool(fields.stream_options and fields.stream_options.include_usage)
-
-
-def usage(prompts: Sequence[list[int]], num_output_tokens: int) -> Usage:
-    """Each prompt once, the output of all choices together."""
-    num_prompt_tokens = sum(map(len, prompts))
-    return Usage(
-        prompt_tokens=num_prompt_tokens,
-        completion_tokens=num_output_tokens,
-        total_tokens=num_prompt_tokens + num_output_tokens,
-    )

@@ -28,11 +28,15 @@ class Abort(msgspec.Struct, tag=True, frozen=True):
     request_id: int
 
 
+class ResetPrefixCache(msgspec.Struct, tag=True, frozen=True):
+    """Forget the content of all KV blocks."""
+
+
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
     """Leave the loop after the step in flight."""
 
 
-Command = Hello | Submit | Abort | Shutdown
+Command = Hello | Submit | Abort | ResetPrefixCache | Shutdown
 
 
 class EngineReady(msgspec.Struct, tag=True, frozen=True):
@@ -50,20 +54,27 @@ class Refused(msgspec.Struct, tag=True, frozen=True):
 
 
 class TokenEvent(msgspec.Struct, array_like=True, frozen=True):
-    """New tokens of one request, and its end if this was it."""
+    """New tokens of one request, and its end if this was it.
+
+    Attributes:
+        num_cached_tokens: with the first tokens: prompt tokens whose KV was in the prefix cache.
+    """
 
     request_id: int
     token_ids: list[int]
     finish_reason: FinishReason | None = None
+    num_cached_tokens: int | None = None
 
 
 class EngineStats(msgspec.Struct, array_like=True, frozen=True):
-    """Levels after a step, for the metrics of the API process."""
+    """Levels after a step and counts since the start, for the metrics of the API process."""
 
     num_running: int = 0
     num_waiting: int = 0
     num_used_blocks: int = 0
     num_preemptions: int = 0
+    num_prefix_queried_tokens: int = 0
+    num_prefix_hit_tokens: int = 0
 
 
 class StepEvents(msgspec.Struct, tag=True, frozen=True):

@@ -38,9 +38,14 @@ class SamplingParams(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One sequence to generate: `request_id` is unique within its API process `frontend_id`."""
+    """One sequence to generate: `request_id` is unique within its API process `frontend_id`.
+
+    Attributes:
+        cache_salt: separates the prefixes of requests with this salt from all others.
+    """
 
     frontend_id: str
     request_id: int
     prompt_token_ids: list[int]
     sampling: SamplingParams
+    cache_salt: str | None = None

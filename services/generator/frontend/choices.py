@@ -17,6 +17,7 @@ class Choices:
 
     Args:
         work: prompt and parameters of each choice, in order of their index.
+        cache_salt: of the request.
     Raises:
         ServiceError: the engine does not take all of them; none is left running then.
     """
@@ -27,12 +28,14 @@ class Choices:
         tokenizer: Tokenizer,
         work: Sequence[tuple[list[int], SamplingParams]],
         stops: Sequence[str],
+        cache_salt: str | None,
     ) -> None:
         self._tokenizer = tokenizer
         self._stops = stops
         self._sources: list[TokenSource] = []
         self._engine = engine
         self._work = work
+        self._cache_salt = cache_salt
 
     @property
     def num_choices(self) -> int:
@@ -43,7 +46,7 @@ class Choices:
         """Submit all; raises at once where the engine takes none, before any header is sent."""
         try:
             for prompt, sampling in self._work:
-                self._sources.append(self._engine.submit(prompt, sampling))
+                self._sources.append(self._engine.submit(prompt, sampling, self._cache_salt))
         except BaseException:
             await self.aclose()
             raise

@@ -32,7 +32,7 @@ class TokenSource(Protocol):
 class Engine(Protocol):
     """What starts requests; the production class is `engine.handle.EngineHandle`."""
 
-    def submit(self, prompt: list[int], sampling: SamplingParams) -> TokenSource:
+    def submit(self, prompt: list[int], sampling: SamplingParams, cache_salt: str | None) -> TokenSource:
         """Start a request, or raise at once where the engine takes none."""
         ...
 
@@ -44,12 +44,14 @@ class TextPiece:
     Attributes:
         num_tokens: tokens generated since the piece before.
         stop_reason: the stop string or stop token id that ended it; None for the model's own end token.
+        num_cached_tokens: prompt tokens that came from the prefix cache, the same in every piece.
     """
 
     text: str
     num_tokens: int
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    num_cached_tokens: int | None = None
 
     @property
     def public_reason(self) -> PublicReason | None:
@@ -72,25 +74,26 @@ async def generate_text(
     """
     detokenizer = IncrementalDetokenizer(tokenizer)
     matcher = StopStrings(stops)
-    num_tokens = 0
+    num_tokens, num_cached = 0, None
     async with aclosing(source) as events:
         async for event in events:
+            num_cached = event.num_cached_tokens if num_cached is None else num_cached
             for token_id in event.token_ids:
                 num_tokens += 1
                 text = matcher.push(detokenizer.push([token_id]))
                 if matcher.matched is not None:
-                    yield TextPiece(text, num_tokens, FinishReason.STOP, matcher.matched)
+                    yield TextPiece(text, num_tokens, FinishReason.STOP, matcher.matched, num_cached)
                     return
                 if text:
-                    yield TextPiece(text, num_tokens)
+                    yield TextPiece(text, num_tokens, num_cached_tokens=num_cached)
                     num_tokens = 0
             if event.finish_reason is not None:
                 _check_end(event.finish_reason)
                 text = matcher.push(detokenizer.flush())
                 if matcher.matched is not None:
-                    yield TextPiece(text, num_tokens, FinishReason.STOP, matcher.matched)
+                    yield TextPiece(text, num_tokens, FinishReason.STOP, matcher.matched, num_cached)
                 else:
-                    yield TextPiece(text + matcher.flush(), num_tokens, event.finish_reason)
+                    yield TextPiece(text + matcher.flush(), num_tokens, event.finish_reason, None, num_cached)
 
 
 def _check_end(reason: FinishReason) -> None:

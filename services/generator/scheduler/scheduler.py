@@ -8,6 +8,7 @@ First come, first served; a preempted sequence goes back to the head of the queu
 from collections import deque
 from collections.abc import Iterable
 
+from services.generator.core.block_keys import PrefixSalt
 from services.generator.core.messages import EngineStats, TokenEvent
 from services.generator.core.plan import StepPlan, StepResult
 from services.generator.core.request import FinishReason, Request
@@ -48,7 +49,7 @@ class Scheduler:
         is_possible = len(request.prompt_token_ids) > 0 and num_tokens <= self._limits.max_model_len
         if not is_possible or key in self._sequences or not self._kv_cache.can_hold(num_tokens):
             return FinishReason.ERROR
-        sequence = Sequence(request)
+        sequence = Sequence(request, salt=PrefixSalt(cache_salt=request.cache_salt))
         self._sequences[key] = sequence
         self._waiting.append(sequence)
         return None
@@ -73,8 +74,6 @@ class Scheduler:
         if builder.is_empty:
             return None
         plan, sampled = builder.build()
-        for sequence, length in builder.scheduled:
-            sequence.num_computed_tokens += length
         for sequence in sampled:
             sequence.num_pending += 1
         self._in_flight.append((plan.step_id, sampled))
@@ -99,7 +98,9 @@ class Scheduler:
             if reason is not None:
                 self._drop_from_queues(sequence)
                 self._finish(sequence)
-            events.append((sequence.request.frontend_id, TokenEvent(sequence.request.request_id, [token_id], reason)))
+            else:
+                self._kv_cache.publish(sequence)
+            events.append((sequence.request.frontend_id, _token_event(sequence, token_id, reason)))
         self._release_retired()
         return events
 
@@ -110,12 +111,18 @@ class Scheduler:
             num_waiting=len(self._waiting),
             num_used_blocks=self._kv_cache.num_used_blocks,
             num_preemptions=self._num_preemptions,
+            num_prefix_queried_tokens=self._kv_cache.num_queried_tokens,
+            num_prefix_hit_tokens=self._kv_cache.num_hit_tokens,
         )
+
+    def reset_prefix_cache(self) -> None:
+        """Forget the content of all blocks, for when it may be wrong or must not be found."""
+        self._kv_cache.reset_cache()
 
     def check_integrity(self) -> None:
         """Raise InternalError where the ledgers disagree."""
         holders = {id(s): s for s in [*self._sequences.values(), *self._retiring]}
-        self._kv_cache.check_integrity(list(holders.values()))
+        self._kv_cache.check_integrity(holders.values())
         rows = [s.row for s in holders.values() if s.row is not None]
         if sorted([*rows, *self._free_rows]) != list(range(self._limits.max_num_seqs)):
             raise InternalError("a row is lost or held twice; this is a bug")
@@ -136,8 +143,7 @@ class Scheduler:
                 continue
             num_old_blocks = len(sequence.block_ids)
             if self._grow_or_preempt(sequence, sequence.num_computed_tokens + length):
-                builder.add(sequence, length, num_old_blocks)
-                sequence.last_step_id = self._next_step_id
+                self._add(builder, sequence, length, num_old_blocks)
                 budget -= length
             else:
                 has_shortage = True
@@ -162,17 +168,27 @@ class Scheduler:
             sequence = self._waiting[0]
             if sequence.row is not None:
                 break  # preempted, and its old row and blocks are still read by a step in flight
+            self._kv_cache.attach_prefix(sequence)
             length = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
             if not self._kv_cache.grow(sequence, sequence.num_computed_tokens + length):
+                self._kv_cache.free(sequence)
                 break
+            if sequence.num_cached_tokens is None:
+                self._kv_cache.count_hits(sequence)
             self._waiting.popleft()
             sequence.row = self._free_rows.pop()
             sequence.status = SequenceStatus.RUNNING
             self._running.append(sequence)
             builder.begin_row(sequence)
-            builder.add(sequence, length, 0)
-            sequence.last_step_id = self._next_step_id
+            self._add(builder, sequence, length, 0)
             budget -= length
+
+    def _add(self, builder: PlanBuilder, sequence: Sequence, length: int, num_old_blocks: int) -> None:
+        """Plan `length` tokens; from here on they count as computed."""
+        builder.add(sequence, length, num_old_blocks)
+        sequence.last_step_id = self._next_step_id
+        sequence.num_computed_tokens += length
+        self._kv_cache.publish(sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
@@ -221,6 +237,12 @@ def _stop_reason(sequence: Sequence, token_id: int) -> FinishReason | None:
     if len(sequence.output_token_ids) >= sequence.request.sampling.max_tokens:
         return FinishReason.LENGTH
     return None
+
+
+def _token_event(sequence: Sequence, token_id: int, reason: FinishReason | None) -> TokenEvent:
+    is_first = len(sequence.output_token_ids) == 1
+    num_cached = sequence.num_cached_tokens if is_first else None
+    return TokenEvent(sequence.request.request_id, [token_id], reason, num_cached)
 
 
 def group_by_frontend(events: Iterable[tuple[str, TokenEvent]]) -> dict[str, list[TokenEvent]]:
