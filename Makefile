@@ -89,8 +89,8 @@ check: lint type arch test test-containers ## everything that CI runs
 test-gpu: ## run the tests that need a GPU, with PYTHON and no .venv
 	$(PYTHON) -m pytest -o addopts="--strict-markers -ra" -m gpu $(ARGS)
 
-bench: $(VENV)/.runtime models ## run the CPU benchmarks
-	@exec $(VPY) -m benchmarks $(ARGS)
+bench: $(VENV)/.dev models ## run the CPU benchmarks
+	@exec $(VPY) -m benchmarks.serving.chat $(ARGS)
 
 docs: $(VENV)/.dev ## check that generated pages are up to date
 	@if [ -f tools/gen_docs.py ]; then exec $(VPY) -m tools.gen_docs --check; fi
