@@ -42,8 +42,8 @@ def service(name: str, *flags: str, started_path: str = "/ready") -> Service:
 
 
 @contextlib.contextmanager
-def running(*services: Service) -> Iterator[None]:
-    """Run `services` until the block ends; they have started when it begins."""
+def running(*services: Service) -> Iterator[dict[str, int]]:
+    """Run `services` until the block ends; they have started when it begins. Gives the process id of each by its name."""
     with tempfile.TemporaryDirectory(prefix="trivium-bench-") as folder, contextlib.ExitStack() as stack:
         processes = []
         for item in services:
@@ -53,7 +53,7 @@ def running(*services: Service) -> Iterator[None]:
             stack.callback(_stop, processes[-1])
         for item, process in zip(services, processes, strict=True):
             _wait_started(item, process, Path(folder) / f"{item.name}.log")
-        yield
+        yield {item.name: process.pid for item, process in zip(services, processes, strict=True)}
 
 
 def _wait_started(item: Service, process: subprocess.Popen[bytes], log: Path) -> None:
