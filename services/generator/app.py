@@ -26,9 +26,11 @@ from services.generator.metrics import GeneratorMetrics
 from services.generator.settings import GeneratorSettings
 from shared.http.app import Readiness, make_app
 from shared.http.lifecycle import Lifecycle
+from shared.observability.logging import get_logger
 from shared.settings.model_folder import find_model_folder
 from shared.text.tokenizer import Tokenizer
 
+log = get_logger(__name__)
 ENGINE_STOP_S = 5.0
 
 
@@ -59,16 +61,14 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         process = EngineProcess(settings, address)
         await process.start()
-        tasks = [
-            asyncio.create_task(handle.run(), name="engine-events"),
-            asyncio.create_task(_watch(process, handle, lifecycle), name="engine-watch"),
-        ]
+        events = asyncio.create_task(handle.run(), name="engine-events")
+        watch = asyncio.create_task(_watch(process, events, handle, lifecycle), name="engine-watch")
         yield
-        tasks[1].cancel()
+        watch.cancel()
         handle.shutdown()
         await process.stop(ENGINE_STOP_S)
-        tasks[0].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        events.cancel()
+        await asyncio.gather(watch, events, return_exceptions=True)
         sockets.cleanup()
 
     return make_app(
@@ -81,8 +81,18 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
     )
 
 
-async def _watch(process: EngineProcess, handle: EngineHandle, lifecycle: Lifecycle) -> None:
-    """An engine that ends by itself ends its waiters with an error, and the service with it."""
-    code = await process.wait()
+async def _watch(
+    process: EngineProcess, events: asyncio.Task[None], handle: EngineHandle, lifecycle: Lifecycle
+) -> None:
+    """An engine that ends by itself, or can no longer be heard, ends its waiters with an error and the service with it."""
+    end = asyncio.create_task(process.wait(), name="engine-end")
+    try:
+        await asyncio.wait({end, events}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        end.cancel()
     handle.mark_dead()
-    lifecycle.fail(f"the engine process ended with exit code {code}")
+    if events.done():
+        log.error("engine_events_failed", exc_info=events.exception())
+        lifecycle.fail("the engine's events can no longer be read")
+    else:
+        lifecycle.fail(f"the engine process ended with exit code {process.returncode}")
