@@ -31,7 +31,7 @@ from shared.settings.model_folder import find_model_folder
 from shared.text.tokenizer import Tokenizer
 
 log = get_logger(__name__)
-ENGINE_STOP_S = 5.0
+ENGINE_STOP_S = 1.5
 
 
 def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
@@ -41,20 +41,22 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
         StartError: the model's folder lacks what the API process needs.
     """
     folder = find_model_folder(settings.model)
-    card = read_model_card(folder, settings.model_name, settings.max_model_len)
     tokenizer = Tokenizer(folder)
+    card = read_model_card(folder, settings.model_name, settings.max_model_len, tokenizer.vocab_size)
     metrics = GeneratorMetrics()
     sockets = tempfile.TemporaryDirectory(prefix="trivium-")
     address = f"ipc://{Path(sockets.name) / 'engine.sock'}"
-    handle = EngineHandle(address, settings.max_num_seqs + settings.max_queued_requests)
+    max_requests = settings.max_num_seqs + settings.max_queued_requests
+    handle = EngineHandle(address, max_requests)
     metrics.watch(lambda: handle.stats)
     service = GeneratorService(
         card=card,
         tokenizer=tokenizer,
-        prompts=PromptPreparer(tokenizer, load_chat_template(folder), card.max_model_len),
-        sampling=SamplingReader(tokenizer, card.eos_token_ids),
+        prompts=PromptPreparer(tokenizer, load_chat_template(folder), card),
+        sampling=SamplingReader(tokenizer, card),
         engine=handle,
         metrics=metrics,
+        max_choices=max_requests,
     )
 
     @asynccontextmanager

@@ -1,8 +1,8 @@
 """What `/v1/completions` and `/v1/chat/completions` have in common: sampling fields, stream options, usage.
 
 Every field of OpenAI's schema is in one of three lists. Supported: those declared here and in the two modules. Without
-effect: `user`, `metadata`, `store`, `service_tier`, `safety_identifier`, `prompt_cache_key`. Everything else is refused by
-name, also a field that is known but whose value would change the answer (such as `best_of: 2`).
+effect: `user`, `metadata`, `parallel_tool_calls`, `store`, `service_tier`, `safety_identifier`, `prompt_cache_key`.
+Everything else is refused by name, also a field that is known but whose value would change the answer (`best_of: 2`, say).
 """
 
 from typing import Annotated, Any, Literal
@@ -15,6 +15,9 @@ FinishReason = Literal["stop", "length"]
 StopString = Annotated[str, Field(min_length=1)]
 Stop = StopString | Annotated[list[StopString], Field(max_length=16)]
 
+
+IdKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
+"""A token id as a key of a JSON object."""
 
 MAX_LOGPROBS = 20
 """Most likeliest tokens that can be asked for with each token."""
@@ -56,11 +59,11 @@ class GenerationFields(WireModel):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: Annotated[dict[IdKey, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
-    bad_words: list[StopString] | None = None
+    bad_words: Annotated[list[StopString], Field(max_length=32)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None

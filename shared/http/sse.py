@@ -4,7 +4,6 @@ Routes give it an iterator of JSON chunks. It alone knows that a stream ends wit
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
@@ -55,14 +54,16 @@ class EventStream(Response):
             lifecycle: Lifecycle | None = scope.get(SCOPE_KEY)
             if lifecycle is None or not lifecycle.has_expired:
                 raise
-            await _finish(sender)
-            await self._send_error(send, shutdown_error())
+            if not sender.done():
+                await _cancel(sender)
+                await self._send_error(send, shutdown_error())
         finally:
-            await _finish(listener)
-            await _finish(sender)
-            await self._chunks.aclose()
-            if self._work is not None:
-                await self._work.aclose()
+            await _cancel(listener, sender)
+            try:
+                await self._chunks.aclose()
+            finally:
+                if self._work is not None:
+                    await self._work.aclose()
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -99,7 +100,8 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _finish(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+async def _cancel(*tasks: asyncio.Task[None]) -> None:
+    """End `tasks`, whatever they raise."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

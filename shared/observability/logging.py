@@ -52,7 +52,7 @@ def configure_logging(service: str, level: str, log_format: LogFormat) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
-    for noisy in ("httpx", "httpcore", "uvicorn.access", "urllib3"):
+    for noisy in ("aiohttp", "uvicorn.access", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

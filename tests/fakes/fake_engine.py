@@ -64,6 +64,9 @@ class FakeEngine:
         self.refuse_after: int | None = None
         self.refusal: Exception | None = None
 
+    def check_open(self) -> None:
+        """Always open; what is refused is refused by `submit`."""
+
     def submit(self, prompt: list[int], sampling: SamplingParams, cache_salt: str | None) -> ScriptedStream:
         if self.refusal is not None and len(self.submitted) >= (self.refuse_after or 0):
             raise self.refusal

@@ -47,12 +47,11 @@ class Api:
         self.tokenizer = Tokenizer(folder)
         self.script = lambda prompt, sampling: [*spell("ok")(self.tokenizer), [EOS], FinishReason.STOP]
         self.engine = FakeEngine(lambda prompt, sampling: self.script(prompt, sampling))
-        card = ModelCard("tiny", MAX_LEN, frozenset([EOS]), created=1)
+        card = ModelCard("tiny", MAX_LEN, 259, frozenset([EOS]), created=1)
         metrics = GeneratorMetrics()
-        prompts = PromptPreparer(self.tokenizer, load_chat_template(folder), MAX_LEN)
-        service = GeneratorService(
-            card, self.tokenizer, prompts, SamplingReader(self.tokenizer, card.eos_token_ids), self.engine, metrics
-        )
+        prompts = PromptPreparer(self.tokenizer, load_chat_template(folder), card)
+        sampling = SamplingReader(self.tokenizer, card)
+        service = GeneratorService(card, self.tokenizer, prompts, sampling, self.engine, metrics, max_choices=512)
 
         @asynccontextmanager
         async def lifespan(_app):
@@ -352,6 +351,10 @@ BAD = [
     ("/v1/completions", {**COMPLETION, "logit_bias": {"x": 1}}, "logit_bias"),
     ("/v1/completions", {**COMPLETION, "logit_bias": {"-1": 1}}, "logit_bias"),
     ("/v1/completions", {**COMPLETION, "logit_bias": {"²": 1}}, "logit_bias"),
+    ("/v1/completions", {**COMPLETION, "logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+    ("/v1/completions", {**COMPLETION, "logit_bias": {"01": 1}}, "logit_bias"),
+    ("/v1/completions", {**COMPLETION, "allowed_token_ids": [EOS], "min_tokens": 2}, "min_tokens"),
+    ("/v1/completions", {"prompt": ["a"] * 5, "n": 128}, "n"),
     ("/v1/completions", {**COMPLETION, "logit_bias": {"5": 101}}, "logit_bias"),
     ("/v1/completions", {**COMPLETION, "logit_bias": [1]}, "logit_bias"),
     ("/v1/completions", {**COMPLETION, "allowed_token_ids": []}, "allowed_token_ids"),

@@ -7,8 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from services.generator.api.usage import UsageCounter
-from services.generator.frontend.echo import Pieces
-from services.generator.frontend.generation import ScoredToken
+from services.generator.frontend.generation import Pieces, ScoredToken
 from shared.contracts.generation import FinishReason
 from shared.errors import InternalError
 

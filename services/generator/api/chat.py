@@ -15,8 +15,7 @@ from services.generator.api.answer import collect
 from services.generator.api.logprobs import chat_logprobs
 from services.generator.api.service import GeneratorService, wants_usage
 from services.generator.api.usage import UsageCounter
-from services.generator.frontend.echo import Pieces
-from services.generator.frontend.generation import ScoredToken, TextPiece
+from services.generator.frontend.generation import Pieces, ScoredToken, TextPiece
 from shared.contracts.chat import (
     AnswerMessage,
     ChatChoice,
@@ -40,7 +39,7 @@ def chat_router(service: GeneratorService) -> APIRouter:
 
     @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
     async def chat(request: Request, body: Annotated[ChatRequest, Depends(json_body(ChatRequest))]) -> Response:
-        service.card.check_name(body.model)
+        service.check(body)
         prompt = await service.prompts.from_chat(body.messages)
         choices = await service.start(body, [prompt], None)
         answer = _Answer(service, body, prompt)

@@ -15,8 +15,8 @@ from services.generator.api.answer import collect
 from services.generator.api.logprobs import completion_logprobs
 from services.generator.api.service import GeneratorService, wants_usage
 from services.generator.api.usage import UsageCounter
-from services.generator.frontend.echo import Echo, Pieces
-from services.generator.frontend.generation import ScoredToken, TextPiece
+from services.generator.frontend.echo import Echo
+from services.generator.frontend.generation import Pieces, ScoredToken, TextPiece
 from shared.contracts.completions import CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse
 from shared.contracts.generation import Usage
 from shared.http.app import json_response
@@ -35,7 +35,7 @@ def completions_router(service: GeneratorService) -> APIRouter:
     async def complete(
         request: Request, body: Annotated[CompletionRequest, Depends(json_body(CompletionRequest))]
     ) -> Response:
-        service.card.check_name(body.model)
+        service.check(body)
         prompts = await service.prompts.from_completion(body.prompt)
         scores_prompt = bool(body.echo) and body.logprobs is not None
         choices = await service.start(body, prompts, DEFAULT_MAX_TOKENS, scores_prompt=scores_prompt)

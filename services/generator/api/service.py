@@ -11,7 +11,7 @@ from services.generator.frontend.choices import Choices
 from services.generator.frontend.generation import Engine, TextRules
 from services.generator.frontend.model_card import ModelCard
 from services.generator.frontend.prompts import PromptPreparer
-from services.generator.frontend.sampling import SamplingReader, stop_strings
+from services.generator.frontend.sampling import SamplingReader, choices_of, stop_strings
 from services.generator.metrics import GeneratorMetrics
 from shared.contracts.generation import GenerationFields
 from shared.errors import InvalidRequestError
@@ -20,7 +20,7 @@ from shared.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class GeneratorService:
-    """Everything a route needs."""
+    """Everything a route needs; `max_choices` is how many answers fit into the engine and its queue."""
 
     card: ModelCard
     tokenizer: Tokenizer
@@ -28,6 +28,13 @@ class GeneratorService:
     sampling: SamplingReader
     engine: Engine
     metrics: GeneratorMetrics
+    max_choices: int
+
+    def check(self, fields: GenerationFields) -> None:
+        """What can be refused before any work is done: the model's name, the engine's state, impossible options."""
+        self.card.check_name(fields.model)
+        check_stream_options(fields)
+        self.engine.check_open()
 
     async def start(
         self,
@@ -43,12 +50,16 @@ class GeneratorService:
             default_max_tokens: output limit where the request has none; None for all that fits.
             scores_prompt: whether log-probabilities of the prompt are wanted too.
         """
-        check_stream_options(fields)
+        num_choices = len(prompts) * (fields.n or 1)
+        if num_choices > self.max_choices:
+            raise InvalidRequestError(
+                f"n: {num_choices} answers are asked for, at most {self.max_choices} fit here", param="n"
+            )
+        params = self.sampling.read(fields, scores_prompt=scores_prompt)
         work: list[tuple[list[int], SamplingParams]] = []
         for prompt in prompts:
             max_tokens = self.prompts.max_tokens(prompt, fields.output_limit(), default_max_tokens)
-            params = self.sampling.read(fields, max_tokens, scores_prompt=scores_prompt)
-            work += [(prompt, choice) for choice in params]
+            work += [(prompt, choice) for choice in choices_of(params, max_tokens, fields.n or 1)]
         choices = Choices(self.engine, self.tokenizer, work, self._text_rules(fields), fields.cache_salt)
         await choices.start()
         self.metrics.prompt_tokens.inc(sum(map(len, prompts)))

@@ -54,6 +54,8 @@ class EngineProcess:
         """Wait for the process to leave after it was asked to; kill it when it does not."""
         if self._process is None or self._process.returncode is not None:
             return
+        if self._process.stdin is not None:
+            self._process.stdin.close()  # the engine leaves at once, even if it is still loading
         with contextlib.suppress(ProcessLookupError):
             try:
                 await asyncio.wait_for(self._process.wait(), timeout_s)

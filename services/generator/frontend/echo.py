@@ -3,16 +3,14 @@
 Called by the completions route. Works on pieces, so that whole answers and streams are the same; knows no wire shapes.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
 from services.generator.core.messages import TokenLogprob
 from services.generator.core.request import FinishReason
-from services.generator.frontend.generation import ScoredToken, TextPiece
+from services.generator.frontend.generation import Pieces, ScoredToken, TextPiece
 from shared.text.tokenizer import Tokenizer
-
-Pieces = AsyncGenerator[tuple[int, TextPiece], None]
 
 
 class Echo:
@@ -29,6 +27,7 @@ class Echo:
     ) -> None:
         self._tokenizer = tokenizer
         self._prompts = prompts
+        self._texts = [tokenizer.decode(prompt) for prompt in prompts]
         self._num_choices = num_choices
         self._is_alone = is_alone
         self._is_scored = is_scored
@@ -40,27 +39,25 @@ class Echo:
         async with aclosing(pieces):
             async for index, piece in pieces:
                 logprobs.setdefault(index, []).extend(piece.prompt_logprobs)
-                prompt = self._prompts[index // self._num_choices]
+                number = index // self._num_choices
                 if self._is_alone and piece.finish_reason is None:
                     continue
                 if index in begun:
-                    yield index, self._shifted(prompt, piece)
+                    yield index, self._shifted(number, piece)
                 else:
                     begun.add(index)
-                    yield index, self._with_prompt(prompt, replace(piece, prompt_logprobs=logprobs[index]))
+                    yield index, self._with_prompt(number, replace(piece, prompt_logprobs=logprobs[index]))
 
-    def _with_prompt(self, prompt: list[int], piece: TextPiece) -> TextPiece:
-        text = self._tokenizer.decode(prompt)
-        tokens = self._prompt_tokens(prompt, piece.prompt_logprobs) if self._is_scored else []
+    def _with_prompt(self, number: int, piece: TextPiece) -> TextPiece:
+        text = self._texts[number]
+        tokens = self._prompt_tokens(self._prompts[number], piece.prompt_logprobs) if self._is_scored else []
         if self._is_alone:
             return TextPiece(text, 0, FinishReason.LENGTH, num_cached_tokens=piece.num_cached_tokens, tokens=tokens)
-        shifted = self._shifted(prompt, piece)
+        shifted = self._shifted(number, piece)
         return replace(shifted, text=text + piece.text, tokens=tokens + shifted.tokens)
 
-    def _shifted(self, prompt: list[int], piece: TextPiece) -> TextPiece:
-        if not piece.tokens:
-            return piece
-        width = len(self._tokenizer.decode(prompt))
+    def _shifted(self, number: int, piece: TextPiece) -> TextPiece:
+        width = len(self._texts[number])
         return replace(piece, tokens=[replace(t, text_offset=width + t.text_offset) for t in piece.tokens])
 
     def _prompt_tokens(self, prompt: list[int], logprobs: list[TokenLogprob]) -> list[ScoredToken]:

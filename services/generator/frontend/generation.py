@@ -32,6 +32,10 @@ class TokenSource(Protocol):
 class Engine(Protocol):
     """What starts requests; the production class is `engine.handle.EngineHandle`."""
 
+    def check_open(self) -> None:
+        """Raise where it takes none."""
+        ...
+
     def submit(self, prompt: list[int], sampling: SamplingParams, cache_salt: str | None) -> TokenSource:
         """Start a request, or raise at once where the engine takes none."""
         ...
@@ -93,6 +97,10 @@ class TextPiece:
                 return "length"
             case _:
                 return None
+
+
+Pieces = AsyncGenerator[tuple[int, TextPiece], None]
+"""(index of the choice, its next piece) in the order in which they come."""
 
 
 async def generate_text(source: TokenSource, tokenizer: Tokenizer, rules: TextRules) -> AsyncGenerator[TextPiece, None]:

@@ -1,4 +1,4 @@
-"""Turns the sampling fields of a request into the engine's parameters, one per choice.
+"""Turns the sampling fields of a request into the engine's parameters.
 
 Called by the API routes. The only place where defaults and special values of the public fields get their meaning, and where
 ids and words are checked against the vocabulary.
@@ -7,13 +7,15 @@ ids and words are checked against the vocabulary.
 import secrets
 from collections.abc import Iterable, Sequence
 
+from msgspec import structs
+
 from services.generator.core.request import (
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
-    MAX_LOGIT_BIAS,
     MAX_STOP_TOKEN_IDS,
     SamplingParams,
 )
+from services.generator.frontend.model_card import ModelCard
 from shared.contracts.generation import GenerationFields
 from shared.errors import InvalidRequestError
 from shared.text.tokenizer import Tokenizer
@@ -27,46 +29,46 @@ class SamplingReader:
     """Reads sampling fields for one model.
 
     Args:
-        eos_token_ids: end a request unless it says `ignore_eos`.
+        card: vocabulary and end tokens of the model.
     """
 
-    def __init__(self, tokenizer: Tokenizer, eos_token_ids: frozenset[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
         self._tokenizer = tokenizer
-        self._eos_token_ids = eos_token_ids
+        self._vocab_size = card.vocab_size
+        self._eos_token_ids = card.eos_token_ids
 
-    def read(self, fields: GenerationFields, max_tokens: int, *, scores_prompt: bool) -> list[SamplingParams]:
-        """Parameters of the `n` choices of one prompt; choice i draws with seed + i.
+    def read(self, fields: GenerationFields, *, scores_prompt: bool) -> SamplingParams:
+        """Parameters of the request but for its output limit, which depends on the prompt; see `choices_of`.
 
         Args:
             scores_prompt: whether log-probabilities of the prompt are wanted too.
         Raises:
-            InvalidRequestError: an id is not in the vocabulary, or a list is too long; names the field.
+            InvalidRequestError: an id is not in the vocabulary, a list is too long or nothing could be chosen; names the field.
         """
         temperature = 1.0 if fields.temperature is None else fields.temperature
-        seed = secrets.randbits(62) if fields.seed is None else fields.seed
         stop_ids = self.stop_token_ids(fields) | (frozenset() if fields.ignore_eos else self._eos_token_ids)
         _check_length("stop_token_ids", stop_ids, MAX_STOP_TOKEN_IDS)
-        return [
-            SamplingParams(
-                max_tokens=max_tokens,
-                temperature=0.0 if temperature < GREEDY_BELOW else temperature,
-                top_p=1.0 if fields.top_p is None else fields.top_p,
-                top_k=max(0, fields.top_k or 0),
-                min_p=fields.min_p or 0.0,
-                seed=(seed + index + _INT64) % (2 * _INT64) - _INT64,  # wraps around like int64
-                repetition_penalty=fields.repetition_penalty or 1.0,
-                presence_penalty=fields.presence_penalty or 0.0,
-                frequency_penalty=fields.frequency_penalty or 0.0,
-                logit_bias=self._logit_bias(fields),
-                allowed_token_ids=self._allowed(fields),
-                bad_words=self._bad_words(fields),
-                stop_token_ids=stop_ids,
-                min_tokens=min(fields.min_tokens or 0, max_tokens),
-                logprobs=fields.num_logprobs(),
-                prompt_logprobs=fields.num_logprobs() if scores_prompt else None,
-            )
-            for index in range(fields.n or 1)
-        ]
+        allowed = self._allowed(fields)
+        if allowed is not None and fields.min_tokens and stop_ids.issuperset(allowed):
+            raise InvalidRequestError("min_tokens: all allowed tokens end the request", param="min_tokens")
+        return SamplingParams(
+            max_tokens=0,
+            temperature=0.0 if temperature < GREEDY_BELOW else temperature,
+            top_p=1.0 if fields.top_p is None else fields.top_p,
+            top_k=max(0, fields.top_k or 0),
+            min_p=fields.min_p or 0.0,
+            seed=secrets.randbits(62) if fields.seed is None else fields.seed,
+            repetition_penalty=fields.repetition_penalty or 1.0,
+            presence_penalty=fields.presence_penalty or 0.0,
+            frequency_penalty=fields.frequency_penalty or 0.0,
+            logit_bias=self._logit_bias(fields),
+            allowed_token_ids=allowed,
+            bad_words=self._bad_words(fields),
+            stop_token_ids=stop_ids,
+            min_tokens=fields.min_tokens or 0,
+            logprobs=fields.num_logprobs(),
+            prompt_logprobs=fields.num_logprobs() if scores_prompt else None,
+        )
 
     def stop_token_ids(self, fields: GenerationFields) -> frozenset[int]:
         """The request's own stop ids, and those of stop strings that are special tokens: these never show in the text."""
@@ -76,16 +78,12 @@ class SamplingReader:
 
     def _logit_bias(self, fields: GenerationFields) -> dict[int, float]:
         bias = fields.logit_bias or {}
-        _check_length("logit_bias", bias, MAX_LOGIT_BIAS)
-        bad = [key for key in bias if not (key.isascii() and key.isdigit())]
-        if bad:
-            raise InvalidRequestError(f"logit_bias: {bad[0][:32]!r} is not a token id", param="logit_bias")
         ids = self._known("logit_bias", [int(key) for key in bias])
         return dict(zip(ids, bias.values(), strict=True))
 
     def _allowed(self, fields: GenerationFields) -> list[int] | None:
         ids = fields.allowed_token_ids
-        return None if ids is None else self._known("allowed_token_ids", ids)
+        return None if ids is None else sorted(set(self._known("allowed_token_ids", ids)))
 
     def _bad_words(self, fields: GenerationFields) -> list[list[int]]:
         """Each word as it is written at the start of a text and after a space."""
@@ -100,13 +98,20 @@ class SamplingReader:
 
     def _known(self, param: str, ids: Iterable[int]) -> list[int]:
         ids = list(ids)
-        vocab_size = self._tokenizer.vocab_size
+        vocab_size = self._vocab_size
         bad = [token_id for token_id in ids if token_id >= vocab_size]
         if bad:
             raise InvalidRequestError(
                 f"{param}: token ids {bad[:8]} are not in the vocabulary of {vocab_size}", param=param
             )
         return ids
+
+
+def choices_of(params: SamplingParams, max_tokens: int, num_choices: int) -> list[SamplingParams]:
+    """Parameters of the choices of one prompt; choice i draws with seed + i, which wraps around like int64."""
+    seeds = ((params.seed + index + _INT64) % (2 * _INT64) - _INT64 for index in range(num_choices))
+    limit = {"max_tokens": max_tokens, "min_tokens": min(params.min_tokens, max_tokens)}
+    return [structs.replace(params, seed=seed, **limit) for seed in seeds]
 
 
 def stop_strings(fields: GenerationFields) -> Sequence[str]:
@@ -116,6 +121,6 @@ def stop_strings(fields: GenerationFields) -> Sequence[str]:
     return [fields.stop] if isinstance(fields.stop, str) else fields.stop
 
 
-def _check_length(param: str, items: Sequence[object] | frozenset[int] | dict[str, float], limit: int) -> None:
+def _check_length(param: str, items: Sequence[object] | frozenset[int], limit: int) -> None:
     if len(items) > limit:
         raise InvalidRequestError(f"{param}: at most {limit} entries, {len(items)} given", param=param)
