@@ -27,7 +27,10 @@ class GeneratorSettings(ModelSettings):
         description="Sequences that run at once; more wait. Raise it on a GPU with memory for their KV.",
     )
     max_num_batched_tokens: int = Field(
-        2048, ge=16, description="Tokens in one step; a long prompt is cut into chunks of at most this size."
+        512,
+        ge=16,
+        description="Tokens in one step; a long prompt is cut into chunks of at most this size. More is faster for long "
+        "prompts and slower for those who wait for the step to end.",
     )
     max_queued_requests: int = Field(
         512, ge=0, description="Requests that may wait beyond those running; one more is answered 429."

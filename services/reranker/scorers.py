@@ -43,7 +43,7 @@ class BiEncoderScorer:
         """Semantics: rows[1:] · rows[0] / (‖rows[1:]‖ ‖rows[0]‖); 0 where a norm is 0."""
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
         units = rows / np.maximum(norms, 1e-12)
-        cosines: list[float] = (units[1:] @ units[0]).tolist()
+        cosines: list[float] = np.clip(units[1:] @ units[0], -1, 1).tolist()  # rounding may carry it past 1
         return cosines
 
 

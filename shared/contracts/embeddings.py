@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shared.contracts.wire import TokenId, WireModel
+from shared.contracts.wire import ModelName, TokenId, WireModel
 
 MAX_INPUTS = 2048
 """Texts, or lists of token ids, in one request; OpenAI's limit."""
@@ -20,7 +20,7 @@ EmbeddingInput = str | list[str] | list[TokenId] | list[list[TokenId]]
 class EmbeddingRequest(WireModel):
     """Texts or token ids to embed; `null` anywhere but in `input` means the default."""
 
-    model: str | None = None
+    model: ModelName | None = None
     input: EmbeddingInput
     encoding_format: EncodingFormat | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from shared.contracts.wire import Seed, TokenId, WireModel
+from shared.contracts.wire import ModelName, Seed, TokenId, WireModel
 
 FinishReason = Literal["stop", "length"]
 StopString = Annotated[str, Field(min_length=1)]
+BadWord = Annotated[str, Field(min_length=1, max_length=64)]
 Stop = StopString | Annotated[list[StopString], Field(max_length=16)]
 
 
@@ -28,7 +29,8 @@ def only(*neutral: Any) -> AfterValidator:
 
     def check(value: Any) -> Any:
         if value is not None and value not in neutral:
-            raise ValueError(f"is not supported; leave it out or send {' or '.join(repr(item) for item in neutral)}")
+            allowed = "".join(f" or send {item!r}" for item in neutral)
+            raise ValueError(f"is not supported; leave it out{allowed}")
         return value
 
     return AfterValidator(check)
@@ -43,7 +45,7 @@ class StreamOptions(WireModel):
 class GenerationFields(WireModel):
     """Fields of both endpoints; `null` means the default."""
 
-    model: str | None = None
+    model: ModelName | None = None
     max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -58,12 +60,12 @@ class GenerationFields(WireModel):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     logit_bias: Annotated[dict[IdKey, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
-    bad_words: Annotated[list[StopString], Field(max_length=32)] | None = None
+    bad_words: Annotated[list[BadWord], Field(max_length=32)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=48)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shared.contracts.wire import WireModel
+from shared.contracts.wire import ModelName, WireModel
 
 DOCUMENTS_PER_SEARCH_UNIT = 100
 """Cohere's unit of billing, which its clients read."""
@@ -23,7 +23,7 @@ class RerankDocument(WireModel):
 class RerankRequest(WireModel):
     """One query and the documents to order by relevance to it; at most `top_n` are answered."""
 
-    model: str | None = None
+    model: ModelName | None = None
     query: str
     documents: list[str | RerankDocument]
     top_n: Annotated[int, Field(ge=1)] | None = None

@@ -8,13 +8,13 @@ from typing import Self
 from pydantic import model_validator
 
 from shared.contracts.chat import ChatMessage
-from shared.contracts.wire import TokenId, WireModel
+from shared.contracts.wire import ModelName, TokenId, WireModel
 
 
 class TokenizeRequest(WireModel):
     """Text to token ids."""
 
-    model: str | None = None
+    model: ModelName | None = None
     prompt: str | None = None
     messages: list[ChatMessage] | None = None
     add_special_tokens: bool | None = None
@@ -23,9 +23,9 @@ class TokenizeRequest(WireModel):
     @model_validator(mode="after")
     def _check_one_source(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("exactly one of prompt and messages must be given")
+            raise ValueError("prompt: exactly one of prompt and messages must be given")
         if self.messages is None and self.add_generation_prompt is not None:
-            raise ValueError("add_generation_prompt goes with messages")
+            raise ValueError("add_generation_prompt: goes with messages")
         return self
 
 
@@ -40,7 +40,7 @@ class TokenizeResponse(WireModel):
 class DetokenizeRequest(WireModel):
     """Token ids to text."""
 
-    model: str | None = None
+    model: ModelName | None = None
     tokens: list[TokenId]
 
 

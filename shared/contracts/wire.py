@@ -14,6 +14,9 @@ TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
+ModelName = Annotated[str, Field(max_length=256)]
+
+
 class WireModel(BaseModel):
     """A JSON object whose fields are exactly the declared ones."""
 

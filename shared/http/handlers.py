@@ -3,6 +3,7 @@
 Foreign exceptions (FastAPI's, pydantic's) are translated here and nowhere else. Must not log prompts or echo input.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from starlette.exceptions import HTTPException
 from shared.errors import InternalError, InvalidRequestError, MethodNotAllowedError, RouteNotFoundError, ServiceError
 from shared.http.status import HTTP_ERRORS, error_headers, error_json
 
+_MAX_PARAM = 200
+_NAMED = re.compile(r"([a-z_]+): (.+)", re.DOTALL)
 _TYPE_NAMES = frozenset({"str", "int", "float", "bool", "dict", "none"})
 
 
@@ -23,11 +26,19 @@ def error_response(error: ServiceError) -> Response:
 
 
 def invalid_request_from(errors: Sequence[Any]) -> InvalidRequestError:
-    """Name the field of the first of pydantic's errors, and say how many more there are."""
-    first = errors[0]
-    param = _param(first["loc"])
+    """Name the field of the most telling of pydantic's errors, and say whether there are others.
+
+    Where a field may be one of several types, pydantic reports what each of them found: a value that is wrong tells more than a
+    type that does not fit at all.
+    """
+    field = _param(errors[0])
+    same = [item for item in errors if (_param(item) or "").partition(".")[0] == (field or "").partition(".")[0]]
+    first = min(same, key=lambda item: (str(item["type"]).endswith("_type"), -len(item["loc"])))
+    param = _param(first)
     message = str(first["msg"]).removeprefix("Value error, ")
-    more = f" (and {len(errors) - 1} more)" if len({_param(item["loc"]) for item in errors}) > 1 else ""
+    if param is None and (named := _NAMED.match(message)):  # a check over several fields says which one it blames
+        param, message = named[1], named[2]
+    more = " (and others too)" if len({(_param(item) or "").partition(".")[0] for item in errors}) > 1 else ""
     return InvalidRequestError(f"{param}: {message}{more}" if param else message, param=param)
 
 
@@ -59,11 +70,14 @@ def _from_status(status: int, request: Request) -> ServiceError:
     return InvalidRequestError("The request could not be read") if status < 500 else InternalError("Internal error")
 
 
-def _param(location: Sequence[str | int]) -> str | None:
+def _param(error: Any) -> str | None:
     """Dotted field name: pydantic's location without the names of the union members it tried."""
     parts: list[str] = []
-    for part in location:
+    *path, last = error["loc"] or (None,)
+    if error["type"] == "extra_forbidden":  # the last part is what the client wrote, whatever it looks like
+        return ".".join([*map(str, path), str(last)])[:_MAX_PARAM] or None
+    for part in error["loc"]:
         if isinstance(part, str) and (part in _TYPE_NAMES or not part.replace("_", "a").isalnum()):
             break
         parts.append(str(part))
-    return ".".join(parts) or None
+    return ".".join(parts)[:_MAX_PARAM] or None

@@ -316,7 +316,14 @@ BAD = [
     ("/v1/completions", {"prompt": ["a"] * 257}, "prompt"),
     ("/v1/completions", {"prompt": "x" * MAX_LEN}, "prompt"),
     ("/v1/completions", {"prompt": "x" * 9000}, "prompt"),
-    ("/v1/completions", {**COMPLETION, "max_tokens": 0}, None),
+    ("/v1/completions", {**COMPLETION, "max_tokens": 0}, "max_tokens"),
+    ("/v1/completions", {**COMPLETION, "min_tokens": 5, "max_tokens": 2}, "min_tokens"),
+    ("/v1/completions", {**COMPLETION, "bad_words": ["x" * 1000]}, "bad_words"),
+    ("/v1/completions", {**COMPLETION, "repetition_penalty": 1e-300}, "repetition_penalty"),
+    ("/v1/completions", {**COMPLETION, "foo-bar": 1}, "foo-bar"),
+    ("/v1/completions", {**COMPLETION, "int": 1}, "int"),
+    ("/v1/completions", {**COMPLETION, "m" * 15_000: 1}, "m" * 200),
+    ("/v1/completions", {**COMPLETION, "model": "m" * 15_000}, "model"),
     ("/v1/completions", {**COMPLETION, "max_tokens": -5}, "max_tokens"),
     ("/v1/completions", {**COMPLETION, "max_tokens": MAX_LEN}, "max_tokens"),
     ("/v1/completions", {**COMPLETION, "max_tokens": 10**30}, "max_tokens"),
@@ -384,12 +391,12 @@ BAD = [
     ("/v1/chat/completions", {**CHAT, "max_completion_tokens": 60}, "max_completion_tokens"),
     ("/v1/chat/completions", {**CHAT, "logprobs": 1}, "logprobs"),
     ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-    ("/v1/chat/completions", {**CHAT, "top_logprobs": 2}, None),
+    ("/v1/chat/completions", {**CHAT, "top_logprobs": 2}, "top_logprobs"),
     ("/v1/chat/completions", {**CHAT, "tools": []}, "tools"),
     ("/v1/chat/completions", {**CHAT, "tool_choice": "auto"}, "tool_choice"),
     ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_object"}}, "response_format"),
-    ("/tokenize", {}, None),
-    ("/tokenize", {"prompt": "a", "messages": CHAT["messages"]}, None),
+    ("/tokenize", {}, "prompt"),
+    ("/tokenize", {"prompt": "a", "messages": CHAT["messages"]}, "prompt"),
     ("/tokenize", {"prompt": 5}, "prompt"),
     ("/detokenize", {"tokens": [300]}, "tokens"),
     ("/detokenize", {"tokens": "abc"}, "tokens"),
@@ -449,6 +456,18 @@ def test_over_long_requests_carry_the_openai_code_and_all_counts(api):
 
 def test_a_large_body_is_413(api):
     assert api.post("/v1/completions", {"prompt": "x" * 30_000}).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [("prompt", [-1], "greater than or equal to 0"), ("stop", ["x"] * 17, "at most 16"), ("tools", [], "leave it out")],
+)
+def test_the_message_tells_what_is_wrong_with_the_value(api, field, value, said):
+    path = "/v1/chat/completions" if field == "tools" else "/v1/completions"
+    body = {**(CHAT if field == "tools" else COMPLETION), field: value}
+    message = api.post(path, body).json()["error"]["message"]
+    assert said in message
+    assert not message.endswith("send ")
 
 
 # --- trouble in the engine ---

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from typing import NoReturn
 
 from services.generator.settings import GeneratorSettings
 from shared.observability.logging import configure_logging, get_logger
@@ -15,8 +16,8 @@ from shared.settings.errors import StartError
 from shared.settings.threads import set_thread_environment
 
 
-def main() -> int:
-    """Run the engine until it is told to stop; answers the exit code."""
+def main() -> NoReturn:
+    """Run the engine until it is told to stop."""
     settings = GeneratorSettings.model_construct(**json.loads(sys.argv[1]))
     configure_logging("generator-engine", settings.log_level, settings.log_format)
     num_threads = set_thread_environment(settings.num_threads)
@@ -29,10 +30,16 @@ def main() -> int:
         loop = build_engine(settings, num_threads, address=sys.argv[2])
     except StartError as error:
         get_logger(__name__).error("engine_cannot_start", reason=str(error))
-        return 1
+        _leave(1)
     loop.run()
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once: the thread that watches the parent is blocked in a read and would abort a normal exit."""
     sys.stdout.flush()
-    os._exit(0)  # the thread that watches the parent is blocked in a read and would hold up a normal exit
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _exit_with_parent() -> None:
@@ -42,4 +49,4 @@ def _exit_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -45,6 +45,9 @@ class SamplingReader:
         Raises:
             InvalidRequestError: an id is not in the vocabulary, a list is too long or nothing could be chosen; names the field.
         """
+        limit = fields.output_limit()[1]
+        if limit is not None and (fields.min_tokens or 0) > max(1, limit):
+            raise InvalidRequestError("min_tokens: is more than the most tokens asked for", param="min_tokens")
         temperature = 1.0 if fields.temperature is None else fields.temperature
         stop_ids = self.stop_token_ids(fields) | (frozenset() if fields.ignore_eos else self._eos_token_ids)
         _check_length("stop_token_ids", stop_ids, MAX_STOP_TOKEN_IDS)
