@@ -6,15 +6,8 @@ Used by the decoder's loader and by whoever needs a model's sizes. Refuses what 
 from dataclasses import dataclass
 from typing import Any
 
+from shared.modeling.rope_config import RopeConfig, read_rope_config
 from shared.settings.errors import ModelFolderError
-
-
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary embedding: base of the frequencies and dimensions rotated per head."""
-
-    theta: float
-    head_dim: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +61,8 @@ def read_decoder_config(config: dict[str, Any]) -> DecoderConfig:
     num_heads = _int(config, "num_attention_heads")
     hidden_size = _int(config, "hidden_size")
     head_dim = int(config.get("head_dim") or hidden_size // num_heads)
+    max_positions = int(config.get("max_position_embeddings") or 2048)
+    rope = read_rope_config(config, head_dim, 10000.0, max_positions)
     has_attention_bias = bool(config.get("attention_bias", False))
     return DecoderConfig(
         architecture=architecture,
@@ -78,9 +73,9 @@ def read_decoder_config(config: dict[str, Any]) -> DecoderConfig:
         num_kv_heads=int(config.get("num_key_value_heads") or num_heads),
         head_dim=head_dim,
         vocab_size=_int(config, "vocab_size"),
-        context_len=int(config.get("max_position_embeddings") or 2048),
+        context_len=max(max_positions, rope.scaling.context_len or 0),
         norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-        rope=RopeConfig(theta=_rope_theta(config), head_dim=head_dim),
+        rope=rope,
         has_tied_head=bool(config.get("tie_word_embeddings", False)),
         has_qkv_bias=has_attention_bias,
         has_o_bias=has_attention_bias,
@@ -104,17 +99,6 @@ def _refuse_unsupported(config: dict[str, Any]) -> None:
         raise ModelFolderError(f"quantised weights ({method}) are not supported")
     if config.get("hidden_act", "silu") != "silu":
         raise ModelFolderError(f"activation {config['hidden_act']} is not supported")
-
-
-def _rope_theta(config: dict[str, Any]) -> float:
-    # Older folders: rope_theta beside an optional rope_scaling; newer ones: both inside rope_parameters.
-    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    if kind != "default":
-        raise ModelFolderError(f"rope scaling {kind} is not supported")
-    if parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
-        raise ModelFolderError("rotary embedding of a part of the head is not supported")
-    return float(parameters.get("rope_theta") or config.get("rope_theta") or 10000.0)
 
 
 def _int(config: dict[str, Any], key: str) -> int:

@@ -77,6 +77,12 @@ def _limits(settings: GeneratorSettings, config: DecoderConfig) -> SchedulerLimi
     max_model_len = settings.max_model_len or config.context_len
     if max_model_len > config.context_len:
         raise StartError(f"--max-model-len {max_model_len} is longer than the model's context of {config.context_len}")
+    exact_len = config.rope.scaling.exact_len
+    if exact_len is not None and max_model_len > exact_len:
+        raise StartError(
+            f"rope scaling {config.rope.kind} is supported up to its original length only, since beyond it the keys of a "
+            f"sequence depend on how long it becomes; start with --max-model-len {min(exact_len, config.context_len)}"
+        )
     return SchedulerLimits(settings.max_num_seqs, settings.max_num_batched_tokens, max_model_len, config.vocab_size)
 
 
