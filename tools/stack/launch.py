@@ -61,6 +61,7 @@ def _run(supervisor: Supervisor, greeting: str, program: Sequence[str], environ:
             supervisor.watch()
         return supervisor.run_beside(program, environ)
     except StopRequested:
+        say("Stopping (Ctrl-C again kills at once)")
         return 130 if program else 0
 
 

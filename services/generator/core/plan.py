@@ -9,9 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from services.generator.core.request import MAX_BAD_WORD_TOKENS
+
 IntArray = NDArray[np.int32]
 LongArray = NDArray[np.int64]
 FloatArray = NDArray[np.float32]
+
+NUM_RECENT = MAX_BAD_WORD_TOKENS - 1
+"""Tokens that are remembered of each row, for bad words."""
+
+MASK_BITS = 32
+"""Token ids in one word of a bit mask."""
 
 ANY_TOKEN = -1
 """Stands in the tables of bad words for a place that any token fits."""

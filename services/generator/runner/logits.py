@@ -7,8 +7,8 @@ nothing for the others, so the number of operations does not depend on the numbe
 import torch
 from torch import Tensor
 
-from services.generator.core.plan import ANY_TOKEN
-from services.generator.runner.sampling_tables import MASK_BITS, SamplingTables
+from services.generator.core.plan import ANY_TOKEN, MASK_BITS
+from services.generator.runner.sampling_tables import SamplingTables
 
 _NEVER = float("-inf")
 

@@ -50,7 +50,11 @@ class Sampler:
             [N] int64.
         """
         tables = self._tables
-        logits = self._change(logits, features, rows, positions)
+        changed = self._change(logits, features, rows, positions)
+        if changed is not logits:
+            # Where the constraints of a request leave nothing, the model's own choice is better than token 0.
+            has_any = (changed > float("-inf")).any(dim=-1, keepdim=True)
+            logits = torch.where(has_any, changed, logits)
         if features.is_greedy:
             token_ids = greedy(logits)
         else:
@@ -92,7 +96,7 @@ def greedy(logits: Tensor) -> Tensor:
     """The likeliest token of each row, ties to the lowest id: [N, V] to [N] int64."""
     best = logits.amax(dim=-1, keepdim=True)
     ids = torch.arange(logits.shape[-1], device=logits.device)
-    return torch.where(logits == best, ids, logits.shape[-1]).amin(dim=-1)
+    return torch.where(logits == best, ids, logits.shape[-1] - 1).amin(dim=-1)  # an id also where all are NaN
 
 
 def filter_top(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:

@@ -7,16 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.generator.core.plan import ANY_TOKEN, RowStates
+from services.generator.core.plan import ANY_TOKEN, MASK_BITS, NUM_RECENT, RowStates
 from services.generator.core.request import (
-    MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,
     MAX_STOP_TOKEN_IDS,
 )
-
-NUM_RECENT = MAX_BAD_WORD_TOKENS - 1
-MASK_BITS = 32
 
 
 class SamplingTables:

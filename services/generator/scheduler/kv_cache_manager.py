@@ -111,8 +111,10 @@ class KVCacheManager:
         sequence.num_published_tokens = 0
 
     def reset_cache(self) -> None:
-        """Forget all content; blocks in use stay in use."""
+        """Forget all content, also what running sequences will add to it; blocks in use stay in use."""
         self._cache.clear()
+        if self._keys is not None:
+            self._keys.start_generation()
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Raise InternalError where counts and holders disagree; `sequences` are all that hold any block."""

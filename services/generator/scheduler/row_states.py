@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from services.generator.core.plan import ANY_TOKEN, IntArray, RowStates, SamplingFeatures
-from services.generator.core.request import MAX_BAD_WORD_TOKENS, SamplingParams
+from services.generator.core.plan import ANY_TOKEN, MASK_BITS, NUM_RECENT, IntArray, RowStates, SamplingFeatures
+from services.generator.core.request import SamplingParams
 from services.generator.core.sequence import Sequence
-
-NUM_RECENT = MAX_BAD_WORD_TOKENS - 1
-_BITS = 32
 
 
 def features_of(sampling: Rows[SamplingParams]) -> SamplingFeatures:
@@ -98,7 +95,7 @@ def _recent(sequence: Sequence) -> list[int]:
 def _allowed(sampling: Rows[SamplingParams], vocab_size: int) -> IntArray | None:
     if all(params.allowed_token_ids is None for params in sampling):
         return None
-    bits = np.zeros((len(sampling), -(-vocab_size // _BITS) * _BITS), np.uint8)
+    bits = np.zeros((len(sampling), -(-vocab_size // MASK_BITS) * MASK_BITS), np.uint8)
     for index, params in enumerate(sampling):
         bits[index, slice(None) if params.allowed_token_ids is None else params.allowed_token_ids] = 1
     return np.packbits(bits, axis=1, bitorder="little").view(np.int32)
