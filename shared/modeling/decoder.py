@@ -24,10 +24,15 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """Weights of one block; q, k, v and gate, up are stacked so that each pair or triple is one product."""
+    """Weights of one block; q, k, v and gate, up are stacked so that each pair or triple is one product.
+
+    `q_norm` and `k_norm` [D] are None where the family normalises no heads.
+    """
 
     input_norm: Tensor
     qkv: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
     o: Linear
     post_norm: Tensor
     gate_up: Linear
@@ -42,6 +47,20 @@ class DecoderWeights:
     layers: list[DecoderLayer]
     final_norm: Tensor
     head: Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all tensors, a tied head counted once."""
+        layers = [tensor for layer in self.layers for tensor in _tensors(layer)]
+        different = {id(tensor): tensor for tensor in (self.embedding, *layers, self.final_norm, self.head)}
+        return sum(tensor.nbytes for tensor in different.values())
+
+
+def _tensors(layer: DecoderLayer) -> list[Tensor]:
+    linears = (layer.qkv, layer.o, layer.gate_up, layer.down)
+    norms = (layer.input_norm, layer.post_norm, layer.q_norm, layer.k_norm)
+    biases = (linear.bias for linear in linears)
+    return [linear.weight for linear in linears] + [tensor for tensor in (*norms, *biases) if tensor is not None]
 
 
 class DecoderOps(Protocol):
@@ -67,7 +86,8 @@ def decoder_forward(weights: DecoderWeights, config: DecoderConfig, ops: Decoder
     hidden = functional.embedding(token_ids, weights.embedding)  # [T, C]
     for index, layer in enumerate(weights.layers):
         x = rms_norm(hidden, layer.input_norm, config.norm_eps)
-        x = ops.attend(index, ops.project(index, "qkv", layer.qkv, x))
+        qkv = ops.project(index, "qkv", layer.qkv, x)
+        x = ops.attend(index, norm_heads(qkv, layer, config))
         hidden = hidden + ops.project(index, "o", layer.o, x)
         x = rms_norm(hidden, layer.post_norm, config.norm_eps)
         x = silu_and_mul(ops.project(index, "gate_up", layer.gate_up, x))
@@ -79,12 +99,28 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root-mean-square norm, arXiv:1910.07467: x / sqrt(mean(x²) + eps) · weight, computed in fp32.
 
     Args:
-        x: [T, C].
+        x: [..., C].
         weight: [C].
     """
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
     return weight * (wide * scale).to(x.dtype)
+
+
+def norm_heads(qkv: Tensor, layer: DecoderLayer, config: DecoderConfig) -> Tensor:
+    """RMSNorm of each query and key head, where the family has it (Qwen3 Technical Report, arXiv:2505.09388, §2).
+
+    Args:
+        qkv: [T, (Hq + 2 Hkv) D].
+    Returns:
+        The same shape; `qkv` itself where there is nothing to do.
+    """
+    if layer.q_norm is None or layer.k_norm is None:
+        return qkv
+    heads = qkv.view(len(qkv), -1, config.head_dim)  # [T, Hq + 2 Hkv, D]
+    q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
+    q, k = rms_norm(q, layer.q_norm, config.norm_eps), rms_norm(k, layer.k_norm, config.norm_eps)
+    return torch.cat([q, k, v], dim=1).flatten(1)
 
 
 def silu_and_mul(gate_up: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """Puts a folder's tensors where the decoder wants them, fusing q, k, v and gate, up on the way.
 
-Called when a model is loaded. Fails on a missing, misshaped or unknown tensor, naming it.
+Called when a model is loaded. Memory is made once, fused, on the device; each tensor of the files is copied straight to its place.
+Fails on a missing, misshaped or unknown tensor, naming it, before any of that memory is made.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -11,60 +12,122 @@ from torch import Tensor
 
 from shared.modeling.config import DecoderConfig
 from shared.modeling.decoder import DecoderLayer, DecoderWeights, Linear
+from shared.modeling.load_progress import LoadProgress
 from shared.modeling.weights import WeightFiles
+from shared.observability.logging import get_logger
 from shared.settings.errors import ModelFolderError
 
+log = get_logger(__name__)
+
+_EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 _IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)  # recomputed from the config
+
+Places = dict[str, Tensor]
+"""Name of a tensor in the files → where it goes: a whole tensor of the decoder, or some rows of one."""
 
 
 def load_decoder(folder: Path, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> DecoderWeights:
     """Read all weights of the decoder in `folder` as `dtype` onto `device`.
 
     Raises:
-        ModelFolderError: a tensor is missing, has another shape than the config asks for, or is unknown.
+        ModelFolderError: a tensor is missing, has another shape than the config asks for, is quantised, or is unknown.
     """
     with WeightFiles(folder) as files:
-        read = _reader(files, dtype, device)
-        embedding = read("model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
-        # The config decides on tying; some folders tie and store the head all the same.
-        head_name = "lm_head.weight"
-        head = embedding if config.has_tied_head else read(head_name, (config.vocab_size, config.hidden_size))
-        weights = DecoderWeights(
-            embedding=embedding,
-            layers=[_read_layer(read, config, index) for index in range(config.num_layers)],
-            final_norm=read("model.norm.weight", (config.hidden_size,)),
-            head=head,
-        )
-        unknown = {name for name in files.unread() if not name.endswith(_IGNORED_SUFFIXES) and name != head_name}
-    if unknown:
-        raise ModelFolderError(f"{len(unknown)} tensors are not part of {config.architecture}, such as {min(unknown)}")
+        # Folders saved from the bare model, without its head, name everything without the first word.
+        prefix = "" if _EMBEDDING in files else "model."
+        is_tied = config.has_tied_head and not _has_head_of_its_own(files, prefix)
+        planned = _allocate(config, dtype, torch.device("meta"), is_tied=is_tied)
+        _check(files, _places(planned, config, files, prefix), config)
+        weights = _allocate(config, dtype, device, is_tied=is_tied)
+        _copy(files, _places(weights, config, files, prefix))
     return weights
 
 
-Reader = Callable[[str, tuple[int, ...]], Tensor]
-
-
-def _reader(files: WeightFiles, dtype: torch.dtype, device: torch.device) -> Reader:
-    return lambda name, shape: files.read(name, shape, dtype).to(device)
-
-
-def _read_layer(read: Reader, config: DecoderConfig, index: int) -> DecoderLayer:
-    prefix = f"model.layers.{index}."
-    hidden = config.hidden_size
-    qkv = {"q_proj": config.q_size, "k_proj": config.kv_size, "v_proj": config.kv_size}
-    gate_up = {"gate_proj": config.intermediate_size, "up_proj": config.intermediate_size}
-
-    def stack(path: str, parts: dict[str, int], width: int, has_bias: bool) -> Linear:
-        weight = torch.cat([read(f"{prefix}{path}.{name}.weight", (rows, width)) for name, rows in parts.items()])
-        if not has_bias:
-            return Linear(weight)
-        return Linear(weight, torch.cat([read(f"{prefix}{path}.{name}.bias", (rows,)) for name, rows in parts.items()]))
-
-    return DecoderLayer(
-        input_norm=read(f"{prefix}input_layernorm.weight", (hidden,)),
-        qkv=stack("self_attn", qkv, hidden, config.has_qkv_bias),
-        o=stack("self_attn", {"o_proj": hidden}, config.q_size, config.has_o_bias),
-        post_norm=read(f"{prefix}post_attention_layernorm.weight", (hidden,)),
-        gate_up=stack("mlp", gate_up, hidden, config.has_mlp_bias),
-        down=stack("mlp", {"down_proj": hidden}, config.intermediate_size, config.has_mlp_bias),
+def _has_head_of_its_own(files: WeightFiles, prefix: str) -> bool:
+    """Some folders declare a tied head and store one all the same; where it differs it counts, as in transformers."""
+    embedding = prefix + _EMBEDDING
+    if _HEAD not in files or embedding not in files or files.is_equal(_HEAD, embedding):
+        return False
+    log.warning(
+        "head_not_tied", reason="config.json ties it to the embedding, but the folder has another; that one is used"
     )
+    return True
+
+
+def _allocate(config: DecoderConfig, dtype: torch.dtype, device: torch.device, *, is_tied: bool) -> DecoderWeights:
+    """All tensors of the decoder, not filled yet."""
+
+    def empty(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=device)
+
+    def linear(rows: int, width: int, has_bias: bool) -> Linear:
+        return Linear(empty(rows, width), empty(rows) if has_bias else None)
+
+    hidden, inner = config.hidden_size, config.intermediate_size
+    layers = [
+        DecoderLayer(
+            input_norm=empty(hidden),
+            qkv=linear(config.q_size + 2 * config.kv_size, hidden, config.has_qkv_bias),
+            q_norm=empty(config.head_dim) if config.has_qk_norm else None,
+            k_norm=empty(config.head_dim) if config.has_qk_norm else None,
+            o=linear(hidden, config.q_size, config.has_o_bias),
+            post_norm=empty(hidden),
+            gate_up=linear(2 * inner, hidden, config.has_mlp_bias),
+            down=linear(hidden, inner, config.has_mlp_bias),
+        )
+        for _ in range(config.num_layers)
+    ]
+    embedding = empty(config.vocab_size, hidden)
+    head = embedding if is_tied else empty(config.vocab_size, hidden)
+    return DecoderWeights(embedding, layers, empty(hidden), head)
+
+
+def _places(weights: DecoderWeights, config: DecoderConfig, files: WeightFiles, prefix: str) -> Places:
+    is_tied = weights.head is weights.embedding
+    embedding = prefix + _EMBEDDING
+    places = {_HEAD if is_tied and embedding not in files and _HEAD in files else embedding: weights.embedding}
+    for index, layer in enumerate(weights.layers):
+        places.update(_layer_places(layer, config, f"{prefix}layers.{index}."))
+    places[f"{prefix}norm.weight"] = weights.final_norm
+    return places if is_tied else {**places, _HEAD: weights.head}
+
+
+def _layer_places(layer: DecoderLayer, config: DecoderConfig, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    norms = {
+        "input_layernorm": layer.input_norm,
+        "post_attention_layernorm": layer.post_norm,
+        "self_attn.q_norm": layer.q_norm,
+        "self_attn.k_norm": layer.k_norm,
+    }
+    yield from ((f"{prefix}{name}.weight", norm) for name, norm in norms.items() if norm is not None)
+    q, kv, inner = config.q_size, config.kv_size, config.intermediate_size
+    yield from _rows(layer.qkv, f"{prefix}self_attn.", {"q_proj": q, "k_proj": kv, "v_proj": kv})
+    yield from _rows(layer.o, f"{prefix}self_attn.", {"o_proj": config.hidden_size})
+    yield from _rows(layer.gate_up, f"{prefix}mlp.", {"gate_proj": inner, "up_proj": inner})
+    yield from _rows(layer.down, f"{prefix}mlp.", {"down_proj": config.hidden_size})
+
+
+def _rows(fused: Linear, prefix: str, parts: Mapping[str, int]) -> Iterator[tuple[str, Tensor]]:
+    """The projections in `parts` lie one below the other in `fused`, each with so many rows."""
+    sizes = list(parts.values())
+    for name, rows in zip(parts, torch.split(fused.weight, sizes), strict=True):
+        yield f"{prefix}{name}.weight", rows
+    if fused.bias is not None:
+        for name, rows in zip(parts, torch.split(fused.bias, sizes), strict=True):
+            yield f"{prefix}{name}.bias", rows
+
+
+def _check(files: WeightFiles, places: Places, config: DecoderConfig) -> None:
+    files.check({name: tensor.shape for name, tensor in places.items()})
+    ignored = {_HEAD} if config.has_tied_head else set()
+    unknown = [name for name in files.names() - set(places) - ignored if not name.endswith(_IGNORED_SUFFIXES)]
+    if unknown:
+        raise ModelFolderError(f"{len(unknown)} tensors are not part of {config.architecture}, such as {min(unknown)}")
+
+
+def _copy(files: WeightFiles, places: Places) -> None:
+    progress = LoadProgress(sum(tensor.nbytes for tensor in places.values()))
+    for name, tensor in places.items():
+        files.copy(name, tensor)
+        progress.advance(tensor.nbytes)
+    progress.finish()

@@ -1,25 +1,25 @@
 """Rotary position embedding: the table of cosines and sines, and its application to query and key heads.
 
-Source: RoFormer, arXiv:2104.09864, §3.4.2, in the half-split layout of Hugging Face's Llama.
+Source: RoFormer, arXiv:2104.09864, §3.4.2, in the half-split layout of Hugging Face's Llama; `rope_scaling` stretches it.
 Used by the decoder's callers; the table is made once per model, its rows are gathered once per step.
 """
 
 import torch
 from torch import Tensor
 
-from shared.modeling.config import RopeConfig
+from shared.modeling.rope_config import RopeConfig
 
 
 def rope_table(config: RopeConfig, num_positions: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Cosines and sines of all positions.
+    """Cosines and sines of all positions, times the scaling's factor on attention.
 
     Returns:
         [P, D] in `dtype`: the first D/2 columns are cosines, the rest sines; computed in fp32.
     """
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64, device=device).float() / config.head_dim
-    inverse_frequencies = 1.0 / (config.theta**exponents)
-    angles = torch.arange(num_positions, device=device).float()[:, None] * inverse_frequencies  # [P, D/2]
-    return torch.cat([angles.cos(), angles.sin()], dim=-1).to(dtype)
+    frequencies = config.scaling.inverse_frequencies(config.theta**exponents, config.theta)  # [D/2]
+    angles = torch.arange(num_positions, device=device).float()[:, None] * frequencies  # [P, D/2]
+    return (torch.cat([angles.cos(), angles.sin()], dim=-1) * config.scaling.attention_factor).to(dtype)
 
 
 def apply_rope(heads: Tensor, table_rows: Tensor) -> Tensor:

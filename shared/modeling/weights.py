@@ -3,7 +3,7 @@
 Used by every model's loader. Checks presence, shape and leftovers; knows no architecture and no module.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ from torch import Tensor
 from shared.settings.errors import ModelFolderError
 from shared.settings.model_folder import read_json
 
+_FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _INDEX = "model.safetensors.index.json"
 
 
@@ -65,6 +66,44 @@ class WeightFiles:
             raise ModelFolderError(f"tensor {name} has shape {list(tensor.shape)}, the config asks for {list(shape)}")
         self._read.add(name)
         return tensor.to(dtype)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of `name`, without reading it."""
+        return tuple(self._where[name].get_slice(name).get_shape())
+
+    def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """See, before anything is read, that all tensors of a model are there, of these shapes and not quantised.
+
+        Raises:
+            ModelFolderError: some are not; the message counts them and describes the first.
+        """
+        missing = [name for name in shapes if name not in self._where]
+        if missing:
+            raise ModelFolderError(f"{len(missing)} tensors are missing, such as {missing[0]}")
+        wrong = [name for name, shape in shapes.items() if self.shape(name) != tuple(shape)]
+        if wrong:
+            name, shape = wrong[0], list(shapes[wrong[0]])
+            raise ModelFolderError(
+                f"{len(wrong)} tensors have another shape than the config asks for, "
+                f"such as {name}: {list(self.shape(name))} instead of {shape}"
+            )
+        dtypes = {name: self._where[name].get_slice(name).get_dtype() for name in shapes}
+        quantised = [name for name, dtype in dtypes.items() if dtype not in _FLOATS]
+        if quantised:
+            name = quantised[0]
+            raise ModelFolderError(
+                f"{len(quantised)} tensors are stored in a precision that is not supported, such as {name}: {dtypes[name]}"
+            )
+
+    def copy(self, name: str, destination: Tensor) -> None:
+        """Copy the tensor `name`, checked before, into `destination`, converting to its dtype and device."""
+        destination.copy_(self._where[name].get_tensor(name))
+        self._read.add(name)
+
+    def is_equal(self, name: str, other: str) -> bool:
+        """Whether the two tensors hold the same values in the same precision."""
+        first, second = (self._where[each].get_tensor(each) for each in (name, other))
+        return first.dtype == second.dtype and torch.equal(first, second)
 
     def unread(self) -> frozenset[str]:
         """Names nobody asked for; a loader decides which of them may be ignored."""

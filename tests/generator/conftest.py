@@ -3,26 +3,12 @@
 from pathlib import Path
 
 import pytest
-import torch
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from shared.text.tokenizer import Tokenizer
+from tests.shared.modeling.tiny_decoder import save_tiny
 
-TINY = {
-    "vocab_size": 259,
-    "hidden_size": 64,
-    "intermediate_size": 112,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.2,  # so that the two best logits are apart
-    "bos_token_id": 256,
-    "eos_token_id": 257,
-    "pad_token_id": 258,
-}
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
@@ -31,12 +17,7 @@ CHAT_TEMPLATE = (
 
 def save_tiny_llama(folder: Path, **changes) -> Path:
     """A random Llama with a byte tokenizer, in the layout of a Hugging Face folder."""
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**{**TINY, **changes}))
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):  # made as zeros, which would hide a forgotten bias
-            torch.nn.init.normal_(parameter, std=0.2)
-    model.save_pretrained(folder)
+    save_tiny(folder, "llama", **changes)
     save_byte_tokenizer(folder)
     return folder
 

@@ -11,6 +11,7 @@ from services.generator.runner.step_inputs import make_forward_batch
 from services.generator.scheduler.row_states import features_of, row_states
 
 BLOCK, HKV, GROUP, DIM = 4, 2, 3, 8
+WINDOWS = (None, 1, 6)
 
 
 def make_plan(lengths, starts, tables, rng):
@@ -55,6 +56,7 @@ def naive(query, keys, values, slots):
     return torch.cat(out)
 
 
+@pytest.mark.parametrize("window_index", range(len(WINDOWS)))
 @pytest.mark.parametrize(
     ("lengths", "starts"),
     [
@@ -66,15 +68,15 @@ def naive(query, keys, values, slots):
         ([1, 1, 2, 3, 17, 33, 1], [1, 30, 0, 13, 2, 0, 0]),
     ],
 )
-def test_against_softmax_written_out(lengths, starts):
+def test_against_softmax_written_out(lengths, starts, window_index):
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
     tables = RowTables(16, 64, torch.device("cpu"))
     plan = make_plan(lengths, starts, tables, rng)
-    batch = make_forward_batch(plan, tables, BLOCK, torch.float32)
+    batch = make_forward_batch(plan, tables, BLOCK, dtype=torch.float32, windows=WINDOWS)
     keys, values = torch.randn(2, 200 * BLOCK, HKV, DIM)
     query = torch.randn(plan.num_tokens, HKV * GROUP, DIM)
-    out = attend(query, keys, values, batch)
+    out = attend(query, keys, values, batch, window_index=window_index)
     token = 0
     for row, start, length in zip(plan.rows, plan.num_computed_tokens, plan.num_new_tokens, strict=True):
         for position in range(start, start + length):
@@ -82,6 +84,6 @@ def test_against_softmax_written_out(lengths, starts):
             past = torch.arange(position + 1)
             slots = tables.block_table[int(row), past // BLOCK] * BLOCK + past % BLOCK
             assert batch.slot_mapping[token] == slots[-1]
-            expected = naive(query[token], keys, values, slots)
+            expected = naive(query[token], keys, values, slots[-(WINDOWS[window_index] or len(slots)) :])
             assert (out[token].double() - expected).abs().max() < 1e-5
             token += 1

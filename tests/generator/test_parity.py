@@ -10,26 +10,19 @@ from services.generator.engine.build import build_model
 from services.generator.settings import GeneratorSettings
 from tests.generator.conftest import save_tiny_llama
 from tests.generator.driving import OfflineEngine
+from tests.shared.modeling.tiny_decoder import FAMILIES, save_tiny
 
-VARIANTS = {
-    "plain": {},
-    "tied": {"tie_word_embeddings": True},
-    "biases": {"attention_bias": True, "mlp_bias": True},
-    "one_kv_head": {"num_key_value_heads": 1},
-    "all_kv_heads": {"num_key_value_heads": 4},
-    "wide_heads": {"head_dim": 32},
-    "other_theta": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
-    "other_eps": {"rms_norm_eps": 1e-2},
-}
+PROMPT = torch.randint(0, 256, (77,), generator=torch.Generator().manual_seed(1)).tolist()
+IN_HALF_PRECISION = ["llama", "llama_yarn", "mistral_window", "qwen2", "qwen3", "smollm3"]
 
 
 def settings_for(folder, **changes):
     return GeneratorSettings(model=str(folder), kv_cache_memory_bytes=2**27, max_model_len=256, **changes)
 
 
-def our_logits(folder, prompt, chunk):
+def our_logits(folder, prompt, chunk, **changes):
     """Logits of every position, computed through scheduler and paged cache in chunks of `chunk` tokens."""
-    built = build_model(settings_for(folder, max_num_batched_tokens=max(chunk, 16)))
+    built = build_model(settings_for(folder, max_num_batched_tokens=chunk, **changes))
     engine = OfflineEngine(built)
     rows = []
     runner = built.runner
@@ -43,8 +36,8 @@ def our_logits(folder, prompt, chunk):
     return torch.cat(rows)
 
 
-def reference(folder):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+def reference(folder, dtype="float32"):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
 
 def assert_logits_equal(ours, theirs):
@@ -52,22 +45,40 @@ def assert_logits_equal(ours, theirs):
     assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("chunk", [16, 256])
-def test_logits_of_tiny_models(tmp_path, variant, chunk):
-    folder = save_tiny_llama(tmp_path, **VARIANTS[variant])
-    prompt = torch.randint(0, 256, (77,), generator=torch.Generator().manual_seed(1)).tolist()
+@pytest.fixture(scope="module", params=FAMILIES)
+def family_folder(request, tmp_path_factory):
+    family, changes = FAMILIES[request.param]
+    return save_tiny(tmp_path_factory.mktemp(request.param), family, **changes)
+
+
+def test_logits(family_folder):
     with torch.inference_mode():
-        theirs = reference(folder)(torch.tensor([prompt])).logits[0]
-    assert_logits_equal(our_logits(folder, prompt, chunk), theirs)
+        theirs = reference(family_folder)(torch.tensor([PROMPT])).logits[0]
+    for chunk in (16, 256):
+        assert_logits_equal(our_logits(family_folder, PROMPT, chunk), theirs)
 
 
-def test_greedy_text_of_a_tiny_model_over_64_tokens(tiny_llama):
-    prompts = [list(range(5 + 7 * n)) for n in range(6)]
-    ours = OfflineEngine(build_model(settings_for(tiny_llama))).generate(prompts, max_tokens=64)
-    model = reference(tiny_llama)
+def test_greedy_text_over_64_tokens(family_folder):
+    prompts = [PROMPT[:length] for length in (5, 33, 77)]
+    ours = OfflineEngine(build_model(settings_for(family_folder))).generate(prompts, max_tokens=64)
+    model = reference(family_folder)
     for prompt, output in zip(prompts, ours, strict=True):
         assert output == greedy_reference(model, prompt, 64)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("case", IN_HALF_PRECISION)
+def test_logits_in_half_precision_are_as_near_to_the_truth_as_the_reference_is(tmp_path, case, dtype):
+    family, changes = FAMILIES[case]
+    folder = save_tiny(tmp_path, family, **changes)
+    with torch.inference_mode():
+        truth, theirs = (
+            reference(folder, each)(torch.tensor([PROMPT])).logits[0].float() for each in ("float32", dtype)
+        )
+    ours = our_logits(folder, PROMPT, 256, dtype=dtype)
+    our_error, their_error = (ours - truth).abs(), (theirs - truth).abs()
+    assert our_error.max() <= 2 * their_error.max()
+    assert our_error.mean() <= 1.25 * their_error.mean()
 
 
 def greedy_reference(model, prompt, num_tokens):

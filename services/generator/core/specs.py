@@ -18,6 +18,11 @@ class KVCacheSpec:
     num_blocks: int
     block_size: int
 
+    @property
+    def num_tokens(self) -> int:
+        """Token positions in the pool."""
+        return self.num_blocks * self.block_size
+
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` positions."""
         return -(-num_tokens // self.block_size)

@@ -12,6 +12,7 @@ from services.generator.core.block_keys import BlockKeys
 from services.generator.core.messages import EngineReady
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.engine.loop import EngineLoop
+from services.generator.engine.memory_budget import memory_budget
 from services.generator.engine.transport import ZmqTransport
 from services.generator.engine.weights_digest import weights_digest
 from services.generator.runner.kv_cache_pool import KVCachePool, kv_bytes_per_block
@@ -26,7 +27,6 @@ from shared.settings.errors import StartError
 from shared.settings.model_folder import find_model_folder, read_json
 
 log = get_logger(__name__)
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,8 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     _check_fits(spec, limits)
     weights = load_decoder(folder, config, dtype, device)
     pool = KVCachePool(config, spec, dtype, device)
-    _log_budget(config, spec, dtype)
+    budget = memory_budget(config, weights, pool, limits)
+    log.info("memory_budget", **budget.in_gib(), kv_blocks=spec.num_blocks, kv_tokens=spec.num_tokens)
     keys = _block_keys(folder, dtype, spec) if settings.enable_prefix_caching else None
     return BuiltModel(
         scheduler=Scheduler(limits, KVCacheManager(spec, keys)),
@@ -77,6 +78,12 @@ def _limits(settings: GeneratorSettings, config: DecoderConfig) -> SchedulerLimi
     max_model_len = settings.max_model_len or config.context_len
     if max_model_len > config.context_len:
         raise StartError(f"--max-model-len {max_model_len} is longer than the model's context of {config.context_len}")
+    exact_len = config.rope.scaling.exact_len
+    if exact_len is not None and max_model_len > exact_len:
+        raise StartError(
+            f"rope scaling {config.rope.kind} is supported up to its original length only, since beyond it the keys of a "
+            f"sequence depend on how long it becomes; start with --max-model-len {min(exact_len, config.context_len)}"
+        )
     return SchedulerLimits(settings.max_num_seqs, settings.max_num_batched_tokens, max_model_len, config.vocab_size)
 
 
@@ -93,14 +100,3 @@ def _check_fits(spec: KVCacheSpec, limits: SchedulerLimits) -> None:
             f"one sequence of --max-model-len {limits.max_model_len} needs {needed} KV blocks, but there is memory for "
             f"{spec.num_blocks}; raise --kv-cache-memory-bytes or lower --max-model-len"
         )
-
-
-def _log_budget(config: DecoderConfig, spec: KVCacheSpec, dtype: torch.dtype) -> None:
-    block_bytes = kv_bytes_per_block(config, spec.block_size, dtype)
-    log.info(
-        "memory_budget",
-        kv_cache_gib=round(spec.num_blocks * block_bytes / GIB, 3),
-        kv_blocks=spec.num_blocks,
-        kv_tokens=spec.num_blocks * spec.block_size,
-        dtype=str(dtype).removeprefix("torch."),
-    )

@@ -18,14 +18,15 @@ class AttentionGroup:
         query_index: [S, Q] which token of the group each padded query is; None where Q is 1 and nothing is padded.
         token_index: [T] which padded query each token of the group is; None likewise.
         kv_slots: [S * K] slot of every key, row by row.
-        mask: [S, 1, Q, K] added to the scores: 0 where the key is seen, -inf elsewhere.
+        masks: one for each different window of the model, in order of `DecoderConfig.windows`; [S, 1, Q, K] each, added to the
+            scores: 0 where the key is seen, -inf elsewhere.
     """
 
     tokens: slice
     query_index: Tensor | None
     token_index: Tensor | None
     kv_slots: Tensor
-    mask: Tensor
+    masks: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)

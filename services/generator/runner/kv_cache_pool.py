@@ -24,6 +24,11 @@ class KVCachePool:
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all keys and values."""
+        return self.keys.nbytes + self.values.nbytes
+
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store `keys` and `values` [T, Hkv, D] at `slots` [T]."""
         self.keys[layer].index_copy_(0, slots, keys)

@@ -60,10 +60,14 @@ class StepOps:
         """Rotate, write K and V to the pool, attend over it."""
         config, batch = self._config, self._batch
         heads = qkv.view(len(qkv), -1, config.head_dim)  # [T, Hq + 2 Hkv, D]
-        rotated = apply_rope(heads[:, : config.num_heads + config.num_kv_heads], self._rotary)
+        kind = config.layers[layer]
+        rotated = heads[:, : config.num_heads + config.num_kv_heads]
+        if kind.has_rope:
+            rotated = apply_rope(rotated, self._rotary)
         query, key = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
         self._pool.write(layer, batch.slot_mapping, key, heads[:, -config.num_kv_heads :])
-        return attend(query, self._pool.keys[layer], self._pool.values[layer], batch)
+        keys, values = self._pool.keys[layer], self._pool.values[layer]
+        return attend(query, keys, values, batch, window_index=kind.window_index)
 
 
 class ModelRunner:
@@ -104,7 +108,8 @@ class ModelRunner:
         """Enter what the plan changes in the tables, and make its inputs."""
         self._tables.apply(plan.block_updates)
         self._sampler.begin_rows(plan.new_rows)
-        return make_forward_batch(plan, self._tables, self._block_size, self._weights.embedding.dtype)
+        dtype = self._weights.embedding.dtype
+        return make_forward_batch(plan, self._tables, self._block_size, dtype=dtype, windows=self._config.windows)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states [T, C] after the last norm."""

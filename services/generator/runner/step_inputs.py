@@ -13,12 +13,18 @@ from services.generator.core.plan import TOKEN_ON_DEVICE, IntArray, StepPlan
 from services.generator.layers.forward_batch import AttentionGroup, ForwardBatch
 from services.generator.runner.row_tables import RowTables
 
+Windows = tuple[int | None, ...]
+"""See `DecoderConfig.windows`."""
 
-def make_forward_batch(plan: StepPlan, tables: RowTables, block_size: int, dtype: torch.dtype) -> ForwardBatch:
+
+def make_forward_batch(
+    plan: StepPlan, tables: RowTables, block_size: int, *, dtype: torch.dtype, windows: Windows = (None,)
+) -> ForwardBatch:
     """The step's tensors; `tables` must have the plan applied.
 
     Args:
         dtype: of the attention masks, which is that of the queries.
+        windows: of the model's layers. Keys before all windows stay allocated and are masked, not skipped.
     """
     device = tables.block_table.device
     ends = np.cumsum(plan.num_new_tokens, dtype=np.int64)
@@ -32,7 +38,7 @@ def make_forward_batch(plan: StepPlan, tables: RowTables, block_size: int, dtype
         token_ids=torch.where(given_ids == TOKEN_ON_DEVICE, tables.last_token[state_rows], given_ids),
         positions=positions,
         slot_mapping=blocks * block_size + positions % block_size,
-        groups=[_group(plan, part, tables, block_size, dtype) for part in _parts(plan)],
+        groups=[_group(plan, part, tables, block_size, windows=windows, dtype=dtype) for part in _parts(plan)],
         logits_index=torch.from_numpy(ends[plan.sampled] - 1).to(device),
     )
 
@@ -45,7 +51,9 @@ def _parts(plan: StepPlan) -> list[slice]:
     return [slice(start, end) for start, end in itertools.pairwise(borders)]
 
 
-def _group(plan: StepPlan, part: slice, tables: RowTables, block_size: int, dtype: torch.dtype) -> AttentionGroup:
+def _group(
+    plan: StepPlan, part: slice, tables: RowTables, block_size: int, *, windows: Windows, dtype: torch.dtype
+) -> AttentionGroup:
     """Attention indices for the rows in `part`.
 
     keys of a row:  | computed before | this chunk | padding to the longest row of the group |
@@ -59,11 +67,21 @@ def _group(plan: StepPlan, part: slice, tables: RowTables, block_size: int, dtyp
     block_ids = tables.block_table[torch.from_numpy(rows.astype(np.int64)).to(device), :num_blocks]  # [S, blocks]
     kv_slots = (block_ids[:, :, None] * block_size + slot_offsets).view(-1)  # [S * K]
     num_queries = int(lengths.max())
-    query_positions = torch.from_numpy(starts[:, None] + np.arange(num_queries)).to(device)  # [S, Q]
-    is_seen = torch.arange(num_blocks * block_size, device=device) <= query_positions[:, :, None]  # [S, Q, K]
-    mask = torch.zeros(is_seen.shape, dtype=dtype, device=device).masked_fill_(~is_seen, float("-inf"))
+    # Padded queries stand where the row's last one does, so that they too see a key, whatever the window.
+    offsets = np.minimum(np.arange(num_queries), lengths[:, None] - 1)
+    query_positions = torch.from_numpy(starts[:, None] + offsets).to(device)  # [S, Q]
+    masks = _masks(query_positions, num_blocks * block_size, windows, dtype)
     query_index, token_index = (None, None) if num_queries == 1 else _padding(lengths, num_queries, device)
-    return AttentionGroup(tokens, query_index, token_index, kv_slots, mask[:, None])
+    return AttentionGroup(tokens, query_index, token_index, kv_slots, masks)
+
+
+def _masks(query_positions: Tensor, num_keys: int, windows: Windows, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """[S, 1, Q, K] for each window: a query sees itself and the `window - 1` keys before it, or all before it."""
+    queries, keys = query_positions[:, :, None], torch.arange(num_keys, device=query_positions.device)
+    is_past = keys <= queries  # [S, Q, K]
+    seen = [is_past if window is None else is_past & (keys > queries - window) for window in windows]
+    zeros = torch.zeros(is_past.shape, dtype=dtype, device=is_past.device)
+    return tuple(zeros.masked_fill(~is_seen, float("-inf"))[:, None] for is_seen in seen)
 
 
 def _padding(lengths: IntArray, num_queries: int, device: torch.device) -> tuple[Tensor, Tensor]:

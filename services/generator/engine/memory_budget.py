@@ -1,0 +1,57 @@
+"""What the engine's memory goes to, by purpose, for the line that the start prints.
+
+Called by `engine.build`. Weights and KV are what was made; activations are an estimate, exact only as to their order.
+"""
+
+from dataclasses import asdict, dataclass
+
+from services.generator.core.specs import SchedulerLimits
+from services.generator.runner.kv_cache_pool import KVCachePool
+from shared.modeling.config import DecoderConfig
+from shared.modeling.decoder import DecoderWeights
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """Bytes by purpose; `bank` is for adapters, `graphs` for captured decode steps, `activations` for one full step."""
+
+    weights: int
+    kv_cache: int
+    bank: int
+    graphs: int
+    activations: int
+
+    def in_gib(self) -> dict[str, float]:
+        """Each purpose and the total in GiB, as fields of a log line."""
+        sizes = asdict(self)
+        return {f"{name}_gib": round(size / GIB, 3) for name, size in {**sizes, "total": sum(sizes.values())}.items()}
+
+
+def memory_budget(
+    config: DecoderConfig, weights: DecoderWeights, pool: KVCachePool, limits: SchedulerLimits
+) -> MemoryBudget:
+    """The budget of a loaded model; adapters and graphs take nothing yet."""
+    return MemoryBudget(
+        weights=weights.num_bytes,
+        kv_cache=pool.num_bytes,
+        bank=0,
+        graphs=0,
+        activations=_activation_bytes(config, limits, weights.embedding.itemsize),
+    )
+
+
+def _activation_bytes(config: DecoderConfig, limits: SchedulerLimits, itemsize: int) -> int:
+    """The widest point of a full step, whose tokens are one long prompt's last chunk.
+
+    Semantics: T · (residual, normed and projected hidden states; qkv twice; attention's output; gate and up, and their
+    product) + masks [T, K] + gathered keys and values of one layer [K] + logits of all rows, once in the model's dtype and
+    twice in fp32.
+    """
+    num_tokens, num_keys = limits.max_num_batched_tokens, limits.max_model_len
+    qkv = config.q_size + 2 * config.kv_size
+    per_token = 3 * config.hidden_size + 2 * qkv + config.q_size + 3 * config.intermediate_size
+    attention = num_keys * (num_tokens * len(config.windows) + 2 * config.kv_size)
+    logits = limits.max_num_seqs * config.vocab_size
+    return (num_tokens * per_token + attention + logits) * itemsize + 2 * 4 * logits
