@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from shared.settings.threads import set_thread_environment
 from tools.prepare_models.install import is_prepared
 from tools.prepare_models.recipes import RECIPES
+
+set_thread_environment(0)  # before any test loads torch: threads that spin while they wait slow everything else down
 
 
 @pytest.fixture(scope="session")

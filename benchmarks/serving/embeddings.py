@@ -1,27 +1,23 @@
-"""The embedder over HTTP against sentence-transformers in this process, in turns on the same texts, in one run.
+"""Embeddings through the gateway against sentence-transformers in this process, in turns on the same texts, in one run.
 
 `python -m benchmarks.serving.embeddings`, with the embedded models in `models/`. Only the ratios mean anything on a shared
 machine: each round measures the peer just before and just after our case, and the table has the medians over the rounds.
-The ratio of processor time (server's against peer's) is steadier than that of wall time when others use the machine too.
+The ratio of processor time (the embedder's against the peer's) is steadier than that of wall time when others use the machine too.
 """
 
 import argparse
 import random
-import socket
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-import httpx
 import psutil
 from openai import OpenAI
 
+from benchmarks.serving.services import running, service
 from shared.settings.threads import set_thread_environment
 
 PEER_BATCH_SIZE = 32
@@ -32,34 +28,6 @@ def make_texts(count: int, seed: int = 0) -> list[str]:
     """Sentences of 6 to 40 words."""
     rng = random.Random(seed)
     return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(6, 40))) for _ in range(count)]
-
-
-@contextmanager
-def running_embedder(model: str, num_threads: int, extra: Sequence[str]) -> Iterator[tuple[str, psutil.Process]]:
-    """The address of an embedder, and its process."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    command = [sys.executable, "-m", "services.embedder", "--model", model, "--port", str(port)]
-    command += ["--num-threads", str(num_threads), "--log-level", "warning", *extra]
-    process = subprocess.Popen(command)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        while not is_ready(address):
-            if process.poll() is not None:
-                raise SystemExit("the embedder did not start")
-            time.sleep(0.2)
-        yield address, psutil.Process(process.pid)
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def is_ready(address: str) -> bool:
-    """Whether the embedder answers."""
-    try:
-        return httpx.get(f"{address}/ready").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def send(client: OpenAI, texts: Sequence[str], per_request: int, num_clients: int, encoding: str) -> None:
@@ -99,8 +67,11 @@ def main() -> None:
     texts = make_texts(options.texts)
     peer = load_peer(options.model, options.threads)
     few = texts[:32]
-    with running_embedder(options.model, options.threads, extra) as (address, server):
-        client = OpenAI(base_url=f"{address}/v1", api_key="none", timeout=600)
+    embedder = service("embedder", "--model", options.model, "--num-threads", str(options.threads), *extra)
+    gateway = service("gateway", "--embedder-url", embedder.url, started_path="/health")
+    with running(embedder, gateway) as pids:
+        server = psutil.Process(pids["embedder"])
+        client = OpenAI(base_url=f"{gateway.url}/v1", api_key="none", timeout=600)
         ask = partial(send, client)
         peer_all = partial(peer.encode, texts, batch_size=PEER_BATCH_SIZE, show_progress_bar=False)
         peer_each = partial(encode_each, peer, few)

@@ -31,6 +31,8 @@ class GeneratorMetrics:
             ("waiting_sequences", "Sequences waiting for a place.", "num_waiting"),
             ("used_kv_blocks", "KV blocks held by sequences.", "num_used_blocks"),
             ("preemptions", "Sequences preempted since the engine started.", "num_preemptions"),
+            ("prefix_queried_tokens", "Prompt tokens looked up in the prefix cache.", "num_prefix_queried_tokens"),
+            ("prefix_hit_tokens", "Prompt tokens found in the prefix cache.", "num_prefix_hit_tokens"),
         )
         for name, description, field in gauges:
             self.all.gauge(name, description).set_function(_reader(stats, field))

@@ -3,9 +3,12 @@
 Read by `__main__` and handed to the engine process as JSON. Flags keep the names that users of vLLM know.
 """
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from shared.settings.base import ModelSettings, settings_config
+
+ADMIN_PATHS = frozenset({"/reset_prefix_cache"})
+"""Calls that change the server."""
 
 
 class GeneratorSettings(ModelSettings):
@@ -29,12 +32,24 @@ class GeneratorSettings(ModelSettings):
     max_queued_requests: int = Field(
         512, ge=0, description="Requests that may wait beyond those running; one more is answered 429."
     )
+    enable_prefix_caching: bool = Field(
+        True, description="Let requests that begin with the same tokens share KV; switch off only to measure."
+    )
+    admin_api_key: SecretStr | None = Field(
+        None, description="Bearer token for calls that change the server; without it those calls are closed."
+    )
     block_size: int = Field(16, ge=1, le=256, description="Token positions in a KV block.")
     num_gpu_blocks_override: int | None = Field(
         None, ge=1, description="Number of KV blocks, instead of what fits into --kv-cache-memory-bytes."
     )
     kv_cache_memory_bytes: int = Field(2**30, ge=2**20, description="Memory for the KV cache in bytes, on a CPU.")
 
+    def bearer_keys(self, path: str) -> tuple[SecretStr, ...] | None:
+        """Calls that change the server take the admin key only; without one they are closed."""
+        if path in ADMIN_PATHS:
+            return () if self.admin_api_key is None else (self.admin_api_key,)
+        return super().bearer_keys(path)
+
     def for_engine(self) -> str:
-        """Everything as one JSON document for the engine process; the API key stays here."""
-        return self.model_dump_json(exclude={"api_key"})
+        """Everything as one JSON document for the engine process; the keys stay here."""
+        return self.model_dump_json(exclude={"api_key", "admin_api_key"})

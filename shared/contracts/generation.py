@@ -2,18 +2,22 @@
 
 Every field of OpenAI's schema is in one of three lists. Supported: those declared here and in the two modules. Without
 effect: `user`, `metadata`, `store`, `service_tier`, `safety_identifier`, `prompt_cache_key`. Everything else is refused by
-name, also a field that is known but whose value would change the answer (such as `frequency_penalty: 0.5`).
+name, also a field that is known but whose value would change the answer (such as `best_of: 2`).
 """
 
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from shared.contracts.wire import Seed, WireModel
+from shared.contracts.wire import Seed, TokenId, WireModel
 
 FinishReason = Literal["stop", "length"]
 StopString = Annotated[str, Field(min_length=1)]
 Stop = StopString | Annotated[list[StopString], Field(max_length=16)]
+
+
+MAX_LOGPROBS = 20
+"""Most likeliest tokens that can be asked for with each token."""
 
 
 def only(*neutral: Any) -> AfterValidator:
@@ -44,12 +48,22 @@ class GenerationFields(WireModel):
     seed: Seed | None = None
     stop: Stop | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    frequency_penalty: Annotated[float | None, only(0)] = None
-    presence_penalty: Annotated[float | None, only(0)] = None
-    logit_bias: Annotated[dict[str, float] | None, only({})] = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    bad_words: list[StopString] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
 
     user: str | None = None
     metadata: dict[str, str] | None = None
@@ -58,6 +72,20 @@ class GenerationFields(WireModel):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
+    def output_limit(self) -> tuple[str, int | None]:
+        """The field that limits the output, and its value where one was sent."""
+        return "max_tokens", self.max_tokens
+
+    def num_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are wanted with each token; None for no log-probabilities."""
+        return None
+
+
+class PromptTokensDetails(WireModel):
+    """`cached_tokens`: prompt tokens that were not computed, since their KV was in the prefix cache."""
+
+    cached_tokens: int
+
 
 class Usage(WireModel):
     """Tokens of a request: the prompt counted once, the output of all choices together."""
@@ -65,3 +93,4 @@ class Usage(WireModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails

@@ -47,9 +47,8 @@ def make_app(
     for router in all_routers:
         app.include_router(router)
     # Starlette runs the middleware that was added last first.
-    app.add_middleware(BodyLimitMiddleware, max_body_bytes=settings.max_body_bytes)
-    if settings.api_key is not None:
-        app.add_middleware(ApiKeyMiddleware, api_key=settings.api_key)
+    app.add_middleware(BodyLimitMiddleware, limit_bytes=settings.body_limit_bytes)
+    app.add_middleware(ApiKeyMiddleware, keys=settings.bearer_keys)
     app.add_middleware(LifecycleMiddleware, lifecycle=lifecycle)
     app.add_middleware(RequestContextMiddleware, metrics=metrics, paths=_paths(all_routers))
     return app

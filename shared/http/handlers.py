@@ -11,17 +11,15 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from shared.errors import InternalError, InvalidRequestError, MethodNotAllowedError, RouteNotFoundError, ServiceError
-from shared.http.status import HTTP_ERRORS, error_body, error_headers
+from shared.http.status import HTTP_ERRORS, error_headers, error_json
 
 _TYPE_NAMES = frozenset({"str", "int", "float", "bool", "dict", "none"})
 
 
 def error_response(error: ServiceError) -> Response:
-    """The HTTP answer for `error`; pure ASCII, so any message can be encoded."""
-    content = error_body(error).model_dump_json(ensure_ascii=True)
-    return Response(
-        content, status_code=HTTP_ERRORS[error.code].status, headers=error_headers(error), media_type="application/json"
-    )
+    """The HTTP answer for `error`."""
+    status = HTTP_ERRORS[error.code].status
+    return Response(error_json(error), status, error_headers(error), media_type="application/json")
 
 
 def invalid_request_from(errors: Sequence[Any]) -> InvalidRequestError:

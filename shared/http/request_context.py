@@ -24,6 +24,10 @@ CLIENT_CLOSED = 499
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
+class AnswerBrokenError(Exception):
+    """Raised by a route that has sent a part of its answer and cannot send the rest; breaks the connection."""
+
+
 class RequestContextMiddleware:
     """Knows the declared paths, so that the label `path` of its metrics stays bounded."""
 
@@ -78,6 +82,8 @@ class _Exchange:
             await app(scope, receive, self._watch)
         except ClientDisconnect:
             return
+        except AnswerBrokenError as error:
+            self._break_off(str(error))
         except ServiceError as error:
             await self._answer(error, scope, receive)
         except Exception:
@@ -86,10 +92,15 @@ class _Exchange:
 
     async def _answer(self, error: ServiceError, scope: Scope, receive: Receive) -> None:
         if self._has_started:
-            raise error  # half an answer is sent: the connection has to break so that the client notices
+            self._break_off(error.message)
+            return
         response = error_response(error)
         response.headers["connection"] = "close"  # the body may be unread
         await response(scope, receive, self._watch)
+
+    def _break_off(self, reason: str) -> None:
+        # uvicorn closes the connection of an application that returns before its answer is complete: the client notices.
+        log.warning("answer_broken_off", reason=reason)
 
     async def _watch(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -24,6 +24,7 @@ def serve(app: FastAPI, settings: ServiceSettings, lifecycle: Lifecycle) -> int:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nothing here asks for the client's address
         timeout_keep_alive=75,  # longer than the idle time of the clients' pools, so they close first
         timeout_graceful_shutdown=1,  # requests have had their grace period by then
     )

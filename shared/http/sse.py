@@ -6,32 +6,44 @@ Routes give it an iterator of JSON chunks. It alone knows that a stream ends wit
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from shared.errors import InternalError, ServiceError
 from shared.http.lifecycle import SCOPE_KEY, Lifecycle, shutdown_error
-from shared.http.status import error_body
+from shared.http.status import error_json
 from shared.observability.logging import get_logger
 
 log = get_logger(__name__)
 
 
+class Closable(Protocol):
+    """Work that can be given up."""
+
+    async def aclose(self) -> None:
+        """End it, if it has not ended."""
+        ...
+
+
 class EventStream(Response):
-    """Sends each chunk as one event; closes the iterator when the client is gone, which aborts the work behind it.
+    """Sends each chunk as one event; closes everything when the client is gone, which aborts the work behind it.
 
     Args:
         chunks: JSON documents as bytes, without framing.
+        work: what runs behind `chunks`, closed in the end also where the first chunk was never asked for: closing an iterator
+            that has not begun runs none of its code.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, chunks: AsyncGenerator[bytes, None], headers: dict[str, str] | None = None) -> None:
+    def __init__(self, chunks: AsyncGenerator[bytes, None], work: Closable | None = None) -> None:
         self._chunks = chunks
+        self._work = work
         self.status_code = 200
         self.background = None
-        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the iterator ends, the client leaves or the service's grace period is over."""
@@ -49,6 +61,8 @@ class EventStream(Response):
             await _finish(listener)
             await _finish(sender)
             await self._chunks.aclose()
+            if self._work is not None:
+                await self._work.aclose()
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -64,12 +78,20 @@ class EventStream(Response):
             await _send_event(send, b"[DONE]", is_last=True)
 
     async def _send_error(self, send: Send, error: ServiceError) -> None:
-        await _send_event(send, error_body(error).model_dump_json(ensure_ascii=True).encode())
-        await _send_event(send, b"[DONE]", is_last=True)
+        await send({"type": "http.response.body", "body": error_events(error), "more_body": False})
+
+
+def error_events(error: ServiceError) -> bytes:
+    """What ends a stream that cannot go on: an event with the error, and `[DONE]`."""
+    return _event(error_json(error)) + _event(b"[DONE]")
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
 
 
 async def _send_event(send: Send, data: bytes, *, is_last: bool = False) -> None:
-    await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": not is_last})
+    await send({"type": "http.response.body", "body": _event(data), "more_body": not is_last})
 
 
 async def _disconnected(receive: Receive) -> None:

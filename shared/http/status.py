@@ -3,6 +3,7 @@
 Used forward by `handlers` and `sse`, backward by clients. A code without a row fails the round-trip test.
 """
 
+import json
 from typing import NamedTuple
 
 from shared.contracts.errors import ErrorBody, ErrorDetail
@@ -46,13 +47,20 @@ def error_body(error: ServiceError) -> ErrorBody:
     return ErrorBody(error=detail, message=error.message)
 
 
+def error_json(error: ServiceError) -> bytes:
+    """`error_body` as bytes, pure ASCII, so that any message can be sent, a lone surrogate included."""
+    return json.dumps(error_body(error).model_dump()).encode("ascii")
+
+
 def error_headers(error: ServiceError) -> dict[str, str]:
-    """`Retry-After` where waiting helps, `x-should-retry: false` where the client would retry in vain."""
+    """`Retry-After` where waiting helps, `x-should-retry: false` where it is in vain, and what the code itself asks for."""
     headers: dict[str, str] = {}
     if error.is_retryable:
         headers["retry-after"] = str(max(1, round(error.retry_after_s or 1)))
     elif HTTP_ERRORS[error.code].status >= 409:
         headers["x-should-retry"] = "false"
+    if error.code is ErrorCode.PAYLOAD_TOO_LARGE:
+        headers["connection"] = "close"  # the rest of the body is not wanted
     if error.code is ErrorCode.UNAUTHENTICATED:
         headers["www-authenticate"] = "Bearer"
     return headers

@@ -21,20 +21,26 @@ def get_logger(name: str) -> Any:
 
 
 def configure_logging(service: str, level: str, log_format: LogFormat) -> None:
-    """Send the project's and the libraries' logs to standard error, one line an event."""
+    """Send the project's and the libraries' logs to standard error, one line an event.
+
+    The project's own lines are written by structlog directly, which costs a third of the way through `logging`.
+    """
     shared_steps: list[Any] = [
-        structlog.stdlib.add_log_level,
+        structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _add_context(service),
         structlog.processors.format_exc_info,
     ]
-    structlog.configure(
-        processors=[*shared_steps, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=True,
-    )
     renderer = (
-        structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer(colors=False)
+        structlog.processors.JSONRenderer()
+        if log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    )
+    structlog.configure(
+        processors=[*shared_steps, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

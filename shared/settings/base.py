@@ -56,6 +56,14 @@ class ServiceSettings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level to log.")
     log_format: Literal["json", "console"] = Field("json", description="json for machines, console for a terminal.")
 
+    def body_limit_bytes(self, path: str) -> int:
+        """Largest accepted body of a request to `path`; overridden where paths differ."""
+        return self.max_body_bytes
+
+    def bearer_keys(self, path: str) -> tuple[SecretStr, ...] | None:
+        """The keys of which a request to `path` must carry one: None asks for nothing, an empty tuple lets nobody in."""
+        return None if self.api_key is None else (self.api_key,)
+
 
 class ModelSettings(ServiceSettings):
     """What the three services with a model have besides."""

@@ -42,17 +42,17 @@ class FakeRunner:
     def execute(self, plan: StepPlan) -> LateResult:
         updates = plan.block_updates
         self._block_table[updates.rows, updates.columns] = updates.block_ids
-        contents = []
+        slots_of = []
         offset = 0
         for row, start, length in zip(plan.rows, plan.num_computed_tokens, plan.num_new_tokens, strict=True):
             tokens = plan.token_ids[offset : offset + length].astype(np.int64)
             tokens[tokens == TOKEN_ON_DEVICE] = self._last_token[row]
             assert (tokens >= 0).all(), "a token that nobody sampled was read"
             slots = self._slots(row, start + length)
-            self._kv[slots[start:]] = tokens
-            contents.append(self._kv[slots])
+            self._kv[slots[start:]] = tokens  # as in a layer: all rows write before any reads
+            slots_of.append(slots)
             offset += length
-        sampled = [next_token(contents[i].tolist(), self._vocab_size) for i in plan.sampled]
+        sampled = [next_token(self._kv[slots_of[i]].tolist(), self._vocab_size) for i in plan.sampled]
         self._last_token[plan.rows[plan.sampled]] = sampled
         self.num_steps += 1
         self.max_tokens_in_step = max(self.max_tokens_in_step, plan.num_tokens)

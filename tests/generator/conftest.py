@@ -59,6 +59,12 @@ def tiny_llama(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def long_llama(tmp_path_factory) -> Path:
+    """The same with a context of 8192 tokens and no end token, for requests that take a while."""
+    return save_tiny_llama(tmp_path_factory.mktemp("long-llama"), max_position_embeddings=8192, eos_token_id=None)
+
+
+@pytest.fixture(scope="session")
 def smollm_tokenizer(models_dir) -> Tokenizer:
     """The embedded model's tokenizer."""
     return Tokenizer(models_dir / "smollm2-135m-instruct")

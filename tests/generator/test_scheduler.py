@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from services.generator.core.block_keys import BlockKeys
 from services.generator.core.messages import EngineReady, StepEvents, Submit
 from services.generator.core.request import FinishReason, Request, SamplingParams
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
@@ -19,11 +20,15 @@ VOCAB = 50
 class Engine:
     """A loop over the fake device, driven step by step; `outputs` and `ends` are what a client would see."""
 
-    def __init__(self, *, num_blocks=64, block_size=4, max_num_seqs=8, budget=64, max_len=200, max_in_flight=2):
+    def __init__(
+        self, *, num_blocks=64, block_size=4, max_num_seqs=8, budget=64, max_len=200, max_in_flight=2, cache=True
+    ):
         self.transport = InMemoryTransport(self._on_event)
-        limits = SchedulerLimits(max_num_seqs, budget, max_len)
+        limits = SchedulerLimits(max_num_seqs, budget, max_len, VOCAB)
         spec = KVCacheSpec(num_blocks, block_size)
-        self.scheduler = Scheduler(limits, KVCacheManager(spec))
+        self.scheduler = Scheduler(
+            limits, KVCacheManager(spec, BlockKeys(b"w", "float32", block_size) if cache else None)
+        )
         self.runner = FakeRunner(num_blocks, block_size, max_num_seqs, VOCAB)
         ready = EngineReady(max_len, num_blocks, block_size)
         self.loop = EngineLoop(self.scheduler, self.runner, self.transport, ready, max_in_flight=max_in_flight)
@@ -82,18 +87,23 @@ def test_random_runs_give_each_request_its_solo_output_and_one_end(seed):
         budget=rng.choice([1, 3, 16, 200]),
         max_len=max_len,
         max_in_flight=rng.choice([1, 2, 3]),
+        cache=rng.random() < 0.8,
     )
+    shared = [rng.randrange(VOCAB) for _ in range(max_len)]
     aborted = set()
     for _ in range(rng.randint(1, 25)):
         for _ in range(rng.choice([0, 1, 1, 4])):
             length = rng.randint(1, max_len - 1)
-            prompt = [rng.randrange(VOCAB) for _ in range(length)]
+            num_shared = rng.choice([0, length, rng.randint(0, length)])
+            prompt = shared[:num_shared] + [rng.randrange(VOCAB) for _ in range(length - num_shared)]
             stop_ids = rng.sample(range(VOCAB), rng.choice([0, 0, 10]))
             engine.submit(prompt, rng.randint(1, max_len - length), stop_ids)
         if engine.requests and rng.random() < 0.3:
             request_id = rng.randrange(len(engine.requests))
             engine.abort(request_id)
             aborted.add(request_id)
+        if rng.random() < 0.05:
+            engine.scheduler.reset_prefix_cache()
         for _ in range(rng.randint(0, 12)):
             engine.step()
     engine.drain()

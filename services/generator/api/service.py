@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from services.generator.core.request import SamplingParams
 from services.generator.frontend.choices import Choices
-from services.generator.frontend.generation import Engine
+from services.generator.frontend.generation import Engine, TextRules
 from services.generator.frontend.model_card import ModelCard
 from services.generator.frontend.prompts import PromptPreparer
-from services.generator.frontend.sampling import choice_params, stop_strings
+from services.generator.frontend.sampling import SamplingReader, stop_strings
 from services.generator.metrics import GeneratorMetrics
-from shared.contracts.generation import GenerationFields, Usage
+from shared.contracts.generation import GenerationFields
 from shared.errors import InvalidRequestError
 from shared.text.tokenizer import Tokenizer
 
@@ -25,27 +25,43 @@ class GeneratorService:
     card: ModelCard
     tokenizer: Tokenizer
     prompts: PromptPreparer
+    sampling: SamplingReader
     engine: Engine
     metrics: GeneratorMetrics
 
     async def start(
-        self, fields: GenerationFields, prompts: Sequence[list[int]], asked: int | None, default: int | None
+        self,
+        fields: GenerationFields,
+        prompts: Sequence[list[int]],
+        default_max_tokens: int | None,
+        *,
+        scores_prompt: bool = False,
     ) -> Choices:
         """Start `n` choices for each prompt; all checks are done before any of them runs.
 
         Args:
-            asked: output limit from the request, if any.
-            default: output limit where none was asked for; None for all that fits.
+            default_max_tokens: output limit where the request has none; None for all that fits.
+            scores_prompt: whether log-probabilities of the prompt are wanted too.
         """
         check_stream_options(fields)
         work: list[tuple[list[int], SamplingParams]] = []
         for prompt in prompts:
-            max_tokens = self.prompts.max_tokens(prompt, asked, default)
-            work += [(prompt, params) for params in choice_params(fields, max_tokens, self.card.eos_token_ids)]
-        choices = Choices(self.engine, self.tokenizer, work, stop_strings(fields))
+            max_tokens = self.prompts.max_tokens(prompt, fields.output_limit(), default_max_tokens)
+            params = self.sampling.read(fields, max_tokens, scores_prompt=scores_prompt)
+            work += [(prompt, choice) for choice in params]
+        choices = Choices(self.engine, self.tokenizer, work, self._text_rules(fields), fields.cache_salt)
         await choices.start()
         self.metrics.prompt_tokens.inc(sum(map(len, prompts)))
         return choices
+
+    def _text_rules(self, fields: GenerationFields) -> TextRules:
+        return TextRules(
+            stops=tuple(stop_strings(fields)),
+            stop_token_ids=self.sampling.stop_token_ids(fields),
+            keeps_stop=bool(fields.include_stop_str_in_output),
+            skips_special=fields.skip_special_tokens is not False,
+            min_tokens=fields.min_tokens or 0,
+        )
 
 
 def check_stream_options(fields: GenerationFields) -> None:
@@ -57,13 +73,3 @@ def check_stream_options(fields: GenerationFields) -> None:
 def wants_usage(fields: GenerationFields) -> bool:
     """Whether the stream ends with a usage chunk."""
     return bool(fields.stream_options and fields.stream_options.include_usage)
-
-
-def usage(prompts: Sequence[list[int]], num_output_tokens: int) -> Usage:
-    """Each prompt once, the output of all choices together."""
-    num_prompt_tokens = sum(map(len, prompts))
-    return Usage(
-        prompt_tokens=num_prompt_tokens,
-        completion_tokens=num_output_tokens,
-        total_tokens=num_prompt_tokens + num_output_tokens,
-    )

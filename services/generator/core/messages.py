@@ -28,11 +28,15 @@ class Abort(msgspec.Struct, tag=True, frozen=True):
     request_id: int
 
 
+class ResetPrefixCache(msgspec.Struct, tag=True, frozen=True):
+    """Forget the content of all KV blocks."""
+
+
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
     """Leave the loop after the step in flight."""
 
 
-Command = Hello | Submit | Abort | Shutdown
+Command = Hello | Submit | Abort | ResetPrefixCache | Shutdown
 
 
 class EngineReady(msgspec.Struct, tag=True, frozen=True):
@@ -49,21 +53,39 @@ class Refused(msgspec.Struct, tag=True, frozen=True):
     reason: str
 
 
+class TokenLogprob(msgspec.Struct, array_like=True, frozen=True):
+    """Log-probability of a token, and the likeliest tokens in its place as (id, log-probability), likeliest first."""
+
+    logprob: float
+    top: list[tuple[int, float]]
+
+
 class TokenEvent(msgspec.Struct, array_like=True, frozen=True):
-    """New tokens of one request, and its end if this was it."""
+    """New tokens of one request, and its end if this was it.
+
+    Attributes:
+        num_cached_tokens: with the first tokens: prompt tokens whose KV was in the prefix cache.
+        logprobs: one for each of `token_ids`, where asked for.
+        prompt_logprobs: for the next prompt tokens from the second on, where asked for; comes before the first token.
+    """
 
     request_id: int
     token_ids: list[int]
     finish_reason: FinishReason | None = None
+    num_cached_tokens: int | None = None
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
 
 
 class EngineStats(msgspec.Struct, array_like=True, frozen=True):
-    """Levels after a step, for the metrics of the API process."""
+    """Levels after a step and counts since the start, for the metrics of the API process."""
 
     num_running: int = 0
     num_waiting: int = 0
     num_used_blocks: int = 0
     num_preemptions: int = 0
+    num_prefix_queried_tokens: int = 0
+    num_prefix_hit_tokens: int = 0
 
 
 class StepEvents(msgspec.Struct, tag=True, frozen=True):

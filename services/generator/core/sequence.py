@@ -6,6 +6,7 @@ Written by the Scheduler only; everyone else sees copies in a StepPlan.
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from services.generator.core.block_keys import PrefixSalt
 from services.generator.core.request import Request
 
 
@@ -30,6 +31,11 @@ class Sequence:
         block_ids: the block table, in order of positions.
         row: place in the runner's tables while running.
         last_step_id: last plan that reads or writes this sequence's blocks and row.
+        salt: what determines its KV besides the token ids.
+        block_keys: content keys of its leading full blocks, whether it holds them or not.
+        num_published_tokens: leading positions in blocks that others can find.
+        num_cached_tokens: prompt positions that were found when it was first admitted.
+        num_scored_tokens: prompt positions whose successor's log-probability is reported or on its way.
     """
 
     request: Request
@@ -40,6 +46,11 @@ class Sequence:
     block_ids: list[int] = field(default_factory=list)
     row: int | None = None
     last_step_id: int = -1
+    salt: PrefixSalt = field(default_factory=PrefixSalt)
+    block_keys: list[bytes] = field(default_factory=list)
+    num_published_tokens: int = 0
+    num_cached_tokens: int | None = None
+    num_scored_tokens: int = 0
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -49,7 +60,12 @@ class Sequence:
     @property
     def num_tokens(self) -> int:
         """Tokens known or pending; the step that computes the last of them samples the next."""
-        return self.num_prompt_tokens + len(self.output_token_ids) + self.num_pending
+        return self.num_known_tokens + self.num_pending
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Tokens whose ids the host knows."""
+        return self.num_prompt_tokens + len(self.output_token_ids)
 
     @property
     def has_all_tokens(self) -> bool:

@@ -4,13 +4,16 @@ The one place where scheduler and runner are named together with the model. Size
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
+from services.generator.core.block_keys import BlockKeys
 from services.generator.core.messages import EngineReady
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.engine.loop import EngineLoop
 from services.generator.engine.transport import ZmqTransport
+from services.generator.engine.weights_digest import weights_digest
 from services.generator.runner.kv_cache_pool import KVCachePool, kv_bytes_per_block
 from services.generator.runner.model_runner import ModelRunner
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
@@ -58,18 +61,23 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     weights = load_decoder(folder, config, dtype, device)
     pool = KVCachePool(config, spec, dtype, device)
     _log_budget(config, spec, dtype)
+    keys = _block_keys(folder, dtype, spec) if settings.enable_prefix_caching else None
     return BuiltModel(
-        scheduler=Scheduler(limits, KVCacheManager(spec)),
+        scheduler=Scheduler(limits, KVCacheManager(spec, keys)),
         runner=ModelRunner(config, weights, pool, spec, limits),
         ready=EngineReady(limits.max_model_len, spec.num_blocks, spec.block_size),
     )
+
+
+def _block_keys(folder: Path, dtype: torch.dtype, spec: KVCacheSpec) -> BlockKeys:
+    return BlockKeys(weights_digest(folder), str(dtype), spec.block_size)
 
 
 def _limits(settings: GeneratorSettings, config: DecoderConfig) -> SchedulerLimits:
     max_model_len = settings.max_model_len or config.context_len
     if max_model_len > config.context_len:
         raise StartError(f"--max-model-len {max_model_len} is longer than the model's context of {config.context_len}")
-    return SchedulerLimits(settings.max_num_seqs, settings.max_num_batched_tokens, max_model_len)
+    return SchedulerLimits(settings.max_num_seqs, settings.max_num_batched_tokens, max_model_len, config.vocab_size)
 
 
 def _kv_cache_spec(settings: GeneratorSettings, config: DecoderConfig, dtype: torch.dtype) -> KVCacheSpec:

@@ -22,6 +22,7 @@ from services.generator.core.messages import (
     Event,
     Hello,
     Refused,
+    ResetPrefixCache,
     Shutdown,
     StepEvents,
     Submit,
@@ -92,12 +93,16 @@ class EngineHandle:
         for waiter in self._waiters.values():
             waiter.put_nowait(None)
 
+    def reset_prefix_cache(self) -> None:
+        """Forget the content of all KV blocks; running requests keep theirs."""
+        self._send(ResetPrefixCache())
+
     def shutdown(self) -> None:
         """Ask the engine to stop."""
         if self.state is EngineState.READY:
             self._send(Shutdown())
 
-    def submit(self, prompt: list[int], sampling: SamplingParams) -> "TokenStream":
+    def submit(self, prompt: list[int], sampling: SamplingParams, cache_salt: str | None = None) -> "TokenStream":
         """Start a request; its events come from the stream, which the caller must close.
 
         Raises:
@@ -109,7 +114,7 @@ class EngineHandle:
         request_id = next(self._ids)
         waiter: asyncio.Queue[TokenEvent | None] = asyncio.Queue()
         self._waiters[request_id] = waiter
-        self._send(Submit(Request(self._frontend_id, request_id, prompt, sampling)))
+        self._send(Submit(Request(self._frontend_id, request_id, prompt, sampling, cache_salt)))
         return TokenStream(self, request_id, waiter)
 
     def close(self, request_id: int) -> None:
@@ -182,7 +187,7 @@ class TokenStream:
         if not alive or (self._is_over and alive[-1].finish_reason is None):
             raise EngineDeadError("The engine stopped while it worked on this request")
         token_ids = [token_id for event in alive for token_id in event.token_ids]
-        return TokenEvent(self._request_id, token_ids, alive[-1].finish_reason)
+        return TokenEvent(self._request_id, token_ids, alive[-1].finish_reason, alive[0].num_cached_tokens)
 
     async def aclose(self) -> None:
         """Give the request up; aborts it unless it has ended."""

@@ -14,6 +14,7 @@ from services.generator.core.messages import (
     EngineReady,
     Hello,
     Refused,
+    ResetPrefixCache,
     Shutdown,
     StepEvents,
     Submit,
@@ -104,6 +105,8 @@ class EngineLoop:
             case Abort():
                 if self._scheduler.abort((frontend_id, command.request_id)):
                     self._end(frontend_id, command.request_id, FinishReason.ABORT)
+            case ResetPrefixCache():
+                self._scheduler.reset_prefix_cache()
             case Shutdown():
                 self._is_stopping = True
 

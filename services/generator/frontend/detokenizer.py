@@ -17,8 +17,9 @@ class IncrementalDetokenizer:
              0                                        _num_emitted
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, skips_special: bool = True) -> None:
         self._tokenizer = tokenizer
+        self._skips_special = skips_special
         self._window: list[int] = []
         self._num_emitted = 0
 
@@ -43,6 +44,6 @@ class IncrementalDetokenizer:
         return text[len(context) :]
 
     def _texts(self) -> tuple[str, str]:
-        text = self._tokenizer.decode(self._window, skip_special_tokens=True)
-        context = self._tokenizer.decode(self._window[: self._num_emitted], skip_special_tokens=True)
+        text = self._tokenizer.decode(self._window, skip_special_tokens=self._skips_special)
+        context = self._tokenizer.decode(self._window[: self._num_emitted], skip_special_tokens=self._skips_special)
         return text, context

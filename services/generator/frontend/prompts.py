@@ -64,20 +64,27 @@ class PromptPreparer:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
 
-    def max_tokens(self, prompt: Sequence[int], asked: int | None, default: int | None) -> int:
+    def max_tokens(self, prompt: Sequence[int], limit: tuple[str, int | None], default: int | None) -> int:
         """Output limit of one prompt: what was asked, the default, or what is left of the context.
 
+        Args:
+            limit: the field that carries the limit, and its value if it was sent.
+            default: limit where none was sent; None for all that is left.
         Raises:
             ContextLengthExceededError: prompt and asked output together do not fit.
         """
         left = self._max_model_len - len(prompt)
-        if asked is not None and asked > left:
+        param, asked = limit
+        if asked is None:
+            return left if default is None else min(left, default)
+        asked = max(1, asked)  # for 0 the engine makes one token, which is dropped
+        if asked > left:
             raise ContextLengthExceededError(
-                f"max_tokens: the context is {self._max_model_len} tokens; the prompt has {len(prompt)} and {asked} more "
+                f"{param}: the context is {self._max_model_len} tokens; the prompt has {len(prompt)} and {asked} more "
                 "were asked for",
-                param="max_tokens",
+                param=param,
             )
-        return asked or min(left, default or left)
+        return asked
 
     async def _prepare(self, prompt: str | list[int], param: str, *, add_special_tokens: bool) -> list[int]:
         if isinstance(prompt, str):

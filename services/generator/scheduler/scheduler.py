@@ -8,13 +8,15 @@ First come, first served; a preempted sequence goes back to the head of the queu
 from collections import deque
 from collections.abc import Iterable
 
-from services.generator.core.messages import EngineStats, TokenEvent
+from services.generator.core.block_keys import PrefixSalt
+from services.generator.core.messages import EngineStats, TokenEvent, TokenLogprob
 from services.generator.core.plan import StepPlan, StepResult
 from services.generator.core.request import FinishReason, Request
 from services.generator.core.sequence import Sequence, SequenceStatus
 from services.generator.core.specs import SchedulerLimits
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
-from services.generator.scheduler.plan_builder import PlanBuilder
+from services.generator.scheduler.logprobs import prompt_logprobs, token_logprob
+from services.generator.scheduler.plan_builder import BuiltPlan, PlanBuilder
 from shared.errors import InternalError
 
 RequestKey = tuple[str, int]
@@ -32,7 +34,7 @@ class Scheduler:
         self._running: list[Sequence] = []
         self._retiring: list[Sequence] = []
         self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
-        self._in_flight: deque[tuple[int, list[Sequence]]] = deque()
+        self._in_flight: deque[BuiltPlan] = deque()
         self._next_step_id = 0
         self._num_preemptions = 0
 
@@ -48,7 +50,7 @@ class Scheduler:
         is_possible = len(request.prompt_token_ids) > 0 and num_tokens <= self._limits.max_model_len
         if not is_possible or key in self._sequences or not self._kv_cache.can_hold(num_tokens):
             return FinishReason.ERROR
-        sequence = Sequence(request)
+        sequence = Sequence(request, salt=PrefixSalt(cache_salt=request.cache_salt))
         self._sequences[key] = sequence
         self._waiting.append(sequence)
         return None
@@ -65,41 +67,39 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """The next step, or None where nothing can run before the steps in flight are committed."""
-        builder = PlanBuilder(self._next_step_id)
+        builder = PlanBuilder(self._next_step_id, self._limits.vocab_size)
         budget = self._limits.max_num_batched_tokens
         budget, has_shortage = self._schedule_running(builder, budget)
         if not has_shortage:
             self._admit(builder, budget)
         if builder.is_empty:
             return None
-        plan, sampled = builder.build()
-        for sequence, length in builder.scheduled:
-            sequence.num_computed_tokens += length
-        for sequence in sampled:
+        built = builder.build()
+        for sequence in built.sampled:
             sequence.num_pending += 1
-        self._in_flight.append((plan.step_id, sampled))
+        self._in_flight.append(built)
         self._next_step_id += 1
-        return plan
+        return built.plan
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[tuple[str, TokenEvent]]:
         """Record what a step sampled; answers (frontend_id, event) for every sequence that moved.
 
         Steps are committed in the order in which they were planned.
         """
-        step_id, sampled = self._in_flight.popleft()
-        if not step_id == plan.step_id == result.step_id:
+        built = self._in_flight.popleft()
+        if not built.plan.step_id == plan.step_id == result.step_id:
             raise InternalError("steps were committed out of order; this is a bug")
-        events: list[tuple[str, TokenEvent]] = []
-        for sequence, token_id in zip(sampled, result.token_ids.tolist(), strict=True):
+        events = [
+            (sequence.request.frontend_id, TokenEvent(sequence.request.request_id, [], prompt_logprobs=logprobs))
+            for sequence, logprobs in prompt_logprobs(built.scored, result.prompt_logprobs)
+            if sequence.status is not SequenceStatus.FINISHED
+        ]
+        for index, (sequence, token_id) in enumerate(zip(built.sampled, result.token_ids.tolist(), strict=True)):
             if sequence.status is SequenceStatus.FINISHED:
                 continue  # stopped while this step was in flight: its token is the one that is wasted
-            sequence.num_pending -= 1
-            sequence.output_token_ids.append(token_id)
-            reason = _stop_reason(sequence, token_id)
-            if reason is not None:
-                self._drop_from_queues(sequence)
-                self._finish(sequence)
-            events.append((sequence.request.frontend_id, TokenEvent(sequence.request.request_id, [token_id], reason)))
+            logprob = token_logprob(sequence.request.sampling.logprobs, result.logprobs, index)
+            event = self._record(sequence, token_id, logprob)
+            events.append((sequence.request.frontend_id, event))
         self._release_retired()
         return events
 
@@ -110,12 +110,18 @@ class Scheduler:
             num_waiting=len(self._waiting),
             num_used_blocks=self._kv_cache.num_used_blocks,
             num_preemptions=self._num_preemptions,
+            num_prefix_queried_tokens=self._kv_cache.num_queried_tokens,
+            num_prefix_hit_tokens=self._kv_cache.num_hit_tokens,
         )
+
+    def reset_prefix_cache(self) -> None:
+        """Forget the content of all blocks, for when it may be wrong or must not be found."""
+        self._kv_cache.reset_cache()
 
     def check_integrity(self) -> None:
         """Raise InternalError where the ledgers disagree."""
         holders = {id(s): s for s in [*self._sequences.values(), *self._retiring]}
-        self._kv_cache.check_integrity(list(holders.values()))
+        self._kv_cache.check_integrity(holders.values())
         rows = [s.row for s in holders.values() if s.row is not None]
         if sorted([*rows, *self._free_rows]) != list(range(self._limits.max_num_seqs)):
             raise InternalError("a row is lost or held twice; this is a bug")
@@ -136,8 +142,7 @@ class Scheduler:
                 continue
             num_old_blocks = len(sequence.block_ids)
             if self._grow_or_preempt(sequence, sequence.num_computed_tokens + length):
-                builder.add(sequence, length, num_old_blocks)
-                sequence.last_step_id = self._next_step_id
+                self._add(builder, sequence, length, num_old_blocks)
                 budget -= length
             else:
                 has_shortage = True
@@ -162,17 +167,27 @@ class Scheduler:
             sequence = self._waiting[0]
             if sequence.row is not None:
                 break  # preempted, and its old row and blocks are still read by a step in flight
+            self._kv_cache.attach_prefix(sequence)
             length = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
             if not self._kv_cache.grow(sequence, sequence.num_computed_tokens + length):
+                self._kv_cache.free(sequence)
                 break
+            if sequence.num_cached_tokens is None:
+                self._kv_cache.count_hits(sequence)
             self._waiting.popleft()
             sequence.row = self._free_rows.pop()
             sequence.status = SequenceStatus.RUNNING
             self._running.append(sequence)
             builder.begin_row(sequence)
-            builder.add(sequence, length, 0)
-            sequence.last_step_id = self._next_step_id
+            self._add(builder, sequence, length, 0)
             budget -= length
+
+    def _add(self, builder: PlanBuilder, sequence: Sequence, length: int, num_old_blocks: int) -> None:
+        """Plan `length` tokens; from here on they count as computed."""
+        builder.add(sequence, length, num_old_blocks)
+        sequence.last_step_id = self._next_step_id
+        sequence.num_computed_tokens += length
+        self._kv_cache.publish(sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
@@ -183,6 +198,25 @@ class Scheduler:
         self._retire(sequence)
 
     # --- recording ---
+
+    def _record(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> TokenEvent:
+        """Append a committed token and end the sequence if it was the last."""
+        sequence.num_pending -= 1
+        sequence.output_token_ids.append(token_id)
+        reason = _stop_reason(sequence, token_id)
+        if reason is None:
+            self._kv_cache.publish(sequence)
+        else:
+            self._drop_from_queues(sequence)
+            self._finish(sequence)
+        is_first = len(sequence.output_token_ids) == 1
+        return TokenEvent(
+            sequence.request.request_id,
+            [token_id],
+            reason,
+            num_cached_tokens=sequence.num_cached_tokens if is_first else None,
+            logprobs=None if logprob is None else [logprob],
+        )
 
     def _drop_from_queues(self, sequence: Sequence) -> None:
         if sequence.status is SequenceStatus.PREEMPTED:
@@ -202,7 +236,7 @@ class Scheduler:
         self._release_retired()
 
     def _release_retired(self) -> None:
-        oldest_in_flight = self._in_flight[0][0] if self._in_flight else self._next_step_id
+        oldest_in_flight = self._in_flight[0].plan.step_id if self._in_flight else self._next_step_id
         kept: list[Sequence] = []
         for sequence in self._retiring:
             if sequence.last_step_id >= oldest_in_flight:

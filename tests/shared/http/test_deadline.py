@@ -1,0 +1,33 @@
+"""The deadline header: whole unix milliseconds, still to come."""
+
+import time
+
+import pytest
+from starlette.datastructures import Headers
+
+from shared.errors import DeadlineExceededError, InvalidRequestError
+from shared.http.deadline import seconds_left
+
+
+def headers(value: str) -> Headers:
+    return Headers({"X-Request-Deadline": value})
+
+
+def test_time_left() -> None:
+    assert seconds_left(Headers()) is None
+    left_s = seconds_left(headers(str(int((time.time() + 60) * 1000))))
+    assert left_s is not None
+    assert 50 < left_s <= 60
+
+
+@pytest.mark.parametrize("value", ["0", "1", str(int(time.time() * 1000) - 1)])
+def test_past(value: str) -> None:
+    with pytest.raises(DeadlineExceededError):
+        seconds_left(headers(value))
+
+
+@pytest.mark.parametrize("value", ["", "soon", "-1", "1.5", "1e12", "\u0663", "9" * 17])
+def test_not_a_time(value: str) -> None:
+    with pytest.raises(InvalidRequestError) as raised:
+        seconds_left(headers(value) if value.isascii() else Headers(raw=[(b"x-request-deadline", value.encode())]))
+    assert raised.value.param == "X-Request-Deadline"

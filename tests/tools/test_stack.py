@@ -1,0 +1,269 @@
+"""The launcher, run as people run it, over tiny services that answer `/ready`: start, a death, every way to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tools.stack.greeting import greet
+from tools.stack.run_lock import stop_holder
+from tools.stack.service import trivium_services
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+START_S = 30.0
+
+# A service: ready after a delay, dies after a delay, or ignores SIGTERM, as its arguments say.
+FAKE_SERVICE = """
+import http.server, os, signal, sys, threading, time
+port, ready_s, die_s, is_deaf = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), sys.argv[4] == "deaf"
+started = time.monotonic()
+def leave(*_):
+    print("leaving", flush=True)
+    os._exit(0)
+def die():
+    print("out of luck", flush=True)
+    os._exit(3)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if is_deaf else leave)
+if die_s:
+    threading.Timer(die_s, die).start()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if time.monotonic() - started >= ready_s else 503)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+# The launcher over such services; arguments: run_dir, stop_s, program ("" for none), then one "name:ready:die:deaf" each.
+FAKE_LAUNCH = f"""
+import os, pathlib, socket, sys
+from tools.stack.launch import launch
+from tools.stack.service import Service
+services = []
+for spec in sys.argv[4:]:
+    name, port, *behaviour = spec.split(":")
+    command = [sys.executable, "-c", {FAKE_SERVICE!r}, port, *behaviour]
+    services.append(Service(name, command, dict(os.environ), "127.0.0.1", int(port)))
+program = [sys.executable, "-c", sys.argv[3]] if sys.argv[3] else []
+sys.exit(launch(services, pathlib.Path(sys.argv[1]), greeting="all are ready", program=program, environ=os.environ,
+                stop_s=float(sys.argv[2])))
+"""
+
+
+class Launcher:
+    """A launcher process under test and the services it started."""
+
+    def __init__(self, run_dir: Path, specs: list[str], *, program: str = "", stop_s: float = 5.0) -> None:
+        self._popen = subprocess.Popen(
+            [sys.executable, "-c", FAKE_LAUNCH, str(run_dir), str(stop_s), program, *specs],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._services: list[psutil.Process] = []
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def wait_for(self, text: str) -> str:
+        """Read the output up to the line with `text`; fails if the launcher ends before."""
+        lines = []
+        assert self._popen.stdout is not None
+        for line in self._popen.stdout:
+            lines.append(line)
+            self._services = psutil.Process(self.pid).children(recursive=True) or self._services
+            if text in line:
+                return "".join(lines)
+        pytest.fail(f"the launcher ended without {text!r}:\n{''.join(lines)}")
+
+    def end(self, *numbers: signal.Signals) -> tuple[int, str, float]:
+        """Send the signals; answers exit code, the rest of the output, and how long it took."""
+        started = time.monotonic()
+        for number in numbers:
+            self._popen.send_signal(number)
+            time.sleep(0.3 if len(numbers) > 1 else 0)
+        output, _ = self._popen.communicate(timeout=START_S)
+        return self._popen.returncode, output, time.monotonic() - started
+
+    def running_services(self) -> list[psutil.Process]:
+        """Those services that still run two seconds from now at the latest."""
+        _, alive = psutil.wait_procs(self._services, timeout=2)
+        return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+    def close(self) -> None:
+        self._popen.kill()
+        self._popen.communicate()
+        for process in self.running_services():
+            process.kill()
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
+    """Starts launchers and ends them, and what they left, after the test."""
+    launchers: list[Launcher] = []
+
+    def start(*specs: str, program: str = "", stop_s: float = 5.0) -> Launcher:
+        launchers.append(Launcher(tmp_path / "run", list(specs), program=program, stop_s=stop_s))
+        return launchers[-1]
+
+    yield start
+    for launcher in launchers:
+        launcher.close()
+
+
+def spec(name: str, *, port: int | None = None, ready_s: float = 0, die_s: float = 0, is_deaf: bool = False) -> str:
+    return f"{name}:{port or free_port()}:{ready_s}:{die_s}:{'deaf' if is_deaf else ''}"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_greets_when_all_are_ready_and_stops_all_on_a_signal(launch: Callable[..., Launcher], tmp_path: Path) -> None:
+    launcher = launch(spec("one"), spec("two", ready_s=1.0))
+    output = launcher.wait_for("all are ready")
+    assert output.index("one        ready") < output.index("two        ready")
+    code, _, took_s = launcher.end(signal.SIGTERM)
+    assert code == 0
+    assert took_s < 3
+    assert launcher.running_services() == []
+    assert [(tmp_path / f"run/logs/{name}.log").read_text() for name in ("one", "two")] == ["leaving\n"] * 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_starting_stops_all(launch: Callable[..., Launcher], number: signal.Signals) -> None:
+    launcher = launch(spec("one"), spec("slow", ready_s=60))
+    launcher.wait_for("one        ready")
+    code, _, _ = launcher.end(number)
+    assert code == 0
+    assert launcher.running_services() == []
+
+
+def test_a_service_that_dies_ends_all_and_its_last_words_are_shown(launch: Callable[..., Launcher]) -> None:
+    launcher = launch(spec("one"), spec("two", die_s=2.0))
+    launcher.wait_for("all are ready")
+    code, output, _ = launcher.end()
+    assert code == 1
+    assert "error: the two ended with exit code 3" in output
+    assert "out of luck" in output
+    assert launcher.running_services() == []
+
+
+def test_a_service_that_ignores_sigterm_is_killed_in_time(launch: Callable[..., Launcher]) -> None:
+    launcher = launch(spec("one"), spec("deaf", is_deaf=True), stop_s=1.0)
+    launcher.wait_for("all are ready")
+    # Whoever ends a process group signals the launcher twice, itself and through make: that is no hurry.
+    code, output, took_s = launcher.end(signal.SIGTERM, signal.SIGTERM)
+    assert code == 0
+    assert 1.0 <= took_s < 3.0
+    assert "deaf       did not stop in time, killed" in output
+    assert launcher.running_services() == []
+
+
+def test_a_second_interrupt_kills_at_once(launch: Callable[..., Launcher]) -> None:
+    launcher = launch(spec("deaf", is_deaf=True), stop_s=20.0)
+    launcher.wait_for("all are ready")
+    code, _, took_s = launcher.end(signal.SIGINT, signal.SIGINT)
+    assert code == 0
+    assert took_s < 5
+    assert launcher.running_services() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's death")
+def test_no_service_outlives_a_killed_launcher(launch: Callable[..., Launcher]) -> None:
+    launcher = launch(spec("one"), spec("deaf", is_deaf=True))
+    launcher.wait_for("all are ready")
+    assert len(launcher.running_services()) == 2
+    launcher.end(signal.SIGKILL)
+    assert launcher.running_services() == []
+
+
+def test_a_port_in_use_is_named_before_anything_starts(launch: Callable[..., Launcher]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        launcher = launch(spec("one"), spec("two", port=port))
+        code, output, _ = launcher.end()
+    assert code == 1
+    assert output.startswith(f"error: port {port} of the two is in use")
+    assert "starting" not in output
+
+
+def test_one_stack_at_a_time_and_down_stops_it(launch: Callable[..., Launcher], tmp_path: Path) -> None:
+    lock = tmp_path / "run" / "stack.pid"
+    assert stop_holder(lock) is False
+    first = launch(spec("one"))
+    first.wait_for("all are ready")
+    code, output, _ = launch(spec("one")).end()
+    assert code == 1
+    assert f"running already (process {first.pid})" in output
+    assert stop_holder(lock) is True
+    assert first.end()[0] == 0
+    assert first.running_services() == []
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_program_beside_the_services_decides_the_exit_code(launch: Callable[..., Launcher], code: int) -> None:
+    launcher = launch(spec("one"), program=f"print('in between', flush=True); raise SystemExit({code})")
+    launcher.wait_for("in between")
+    assert launcher.end()[0] == code
+    assert launcher.running_services() == []
+
+
+def test_a_signal_cuts_the_program_short(launch: Callable[..., Launcher]) -> None:
+    launcher = launch(spec("one"), program="import time; print('waiting', flush=True); time.sleep(60)")
+    launcher.wait_for("waiting")
+    assert launcher.end(signal.SIGTERM)[0] == 130
+    assert launcher.running_services() == []
+
+
+def test_services_take_shares_of_the_machine_and_the_users_variables_win() -> None:
+    environ = {"PATH": "/bin", "TRIVIUM_GENERATOR_MODEL": "org/name", "TRIVIUM_EMBEDDER_PORT": "9002"}
+    services = {service.name: service for service in trivium_services(environ, Path("models"), num_cores=4)}
+    assert list(services) == ["generator", "embedder", "reranker", "gateway"]
+    assert services["generator"].environment["TRIVIUM_GENERATOR_MODEL"] == "org/name"
+    assert services["generator"].environment["TRIVIUM_GENERATOR_NUM_THREADS"] == "4"
+    assert services["reranker"].environment["TRIVIUM_RERANKER_MODEL"] == str(Path("models/minilm-reranker"))
+    assert services["reranker"].environment["TRIVIUM_RERANKER_NUM_THREADS"] == "2"
+    assert services["gateway"].environment["TRIVIUM_GATEWAY_EMBEDDER_URL"] == "http://127.0.0.1:9002"
+    assert services["gateway"].port == 8000
+
+
+def test_services_that_listen_everywhere_are_reached_on_this_machine() -> None:
+    services = trivium_services({"TRIVIUM_RERANKER_HOST": "0.0.0.0"}, Path("models"), num_cores=1)
+    assert services[2].url == "http://127.0.0.1:8003"
+    assert services[2].environment["TRIVIUM_RERANKER_NUM_THREADS"] == "1"
+
+
+def test_a_port_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="TRIVIUM_GATEWAY_PORT = 'http' is not a port"):
+        trivium_services({"TRIVIUM_GATEWAY_PORT": "http"}, Path("models"), num_cores=1)
+
+
+def test_the_greeting_names_the_address_and_asks_for_the_key_only_where_there_is_one() -> None:
+    text = greet("http://127.0.0.1:8000", has_api_key=False)
+    assert text.count("curl http://127.0.0.1:8000/v1/") == 3
+    assert "Authorization" not in text
+    assert greet("http://127.0.0.1:8000", has_api_key=True).count("Bearer $TRIVIUM_GATEWAY_API_KEY") == 3
+
+
+def test_the_launcher_itself_says_when_nothing_runs(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tools.stack", "down"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True)
+    assert ended.stdout == "nothing was running\n"

@@ -1,0 +1,66 @@
+"""What the launcher starts: one `Service` for each of Trivium's four, with the shares and defaults of a single machine.
+
+Built by __main__, which hands the services to the launch. Knows every service's port and settings, starts nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+MODELS = {"generator": "smollm2-135m-instruct", "embedder": "all-minilm-l6-v2", "reranker": "minilm-reranker"}
+PORTS = {"generator": 8001, "embedder": 8002, "reranker": 8003, "gateway": 8000}
+
+
+@dataclass(frozen=True)
+class Service:
+    """A program to run and where it listens; `environment` is all that it gets."""
+
+    name: str
+    command: list[str]
+    environment: Mapping[str, str]
+    host: str
+    port: int
+
+    @property
+    def local_host(self) -> str:
+        """How this machine reaches the service, also if it listens on all interfaces."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+
+    @property
+    def url(self) -> str:
+        host = self.local_host
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+def trivium_services(environ: Mapping[str, str], models_dir: Path, num_cores: int) -> list[Service]:
+    """The four services, the gateway last.
+
+    A `TRIVIUM_…` variable in `environ` wins over what is set here for a single machine: the embedded models, shares of
+    the cores, and logs made for reading.
+
+    Raises:
+        ValueError: a port in `environ` is not a number.
+    """
+    # Embedding and reranking are short and come before generation, so their threads rarely run beside its own.
+    num_threads = {"generator": num_cores, "embedder": max(1, num_cores // 2), "reranker": max(1, num_cores // 2)}
+    services = [
+        _service(name, environ, {"MODEL": str(models_dir / model), "NUM_THREADS": str(num_threads[name])})
+        for name, model in MODELS.items()
+    ]
+    urls = {f"{service.name.upper()}_URL": service.url for service in services}
+    return [*services, _service("gateway", environ, urls)]
+
+
+def _service(name: str, environ: Mapping[str, str], settings: Mapping[str, str]) -> Service:
+    prefix = f"TRIVIUM_{name.upper()}_"
+    defaults = {"HOST": "127.0.0.1", "PORT": str(PORTS[name]), "LOG_FORMAT": "console", **settings}
+    # An empty variable counts as none, as it does for the services.
+    environment = {prefix + key: value for key, value in defaults.items()} | {k: v for k, v in environ.items() if v}
+    port = environment[f"{prefix}PORT"]
+    if not port.isdecimal():
+        raise ValueError(f"{prefix}PORT = {port!r} is not a port")
+    command = [sys.executable, "-m", f"services.{name}"]
+    return Service(name, command, environment, environment[f"{prefix}HOST"], int(port))
