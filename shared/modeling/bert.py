@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from shared.modeling.linear import LinearLayer, make_linear
 from shared.modeling.ragged import RaggedBatch
 from shared.modeling.weights import WeightFiles
 from shared.settings.errors import ModelFolderError
@@ -79,17 +80,6 @@ def _int(config: Mapping[str, Any], key: str) -> int:
 
 
 @dataclass(frozen=True)
-class Linear:
-    """x Wᵀ + b with the weight [out, in]."""
-
-    weight: Tensor
-    bias: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight, self.bias)
-
-
-@dataclass(frozen=True)
 class LayerNorm:
     """Normalisation over the last axis."""
 
@@ -105,11 +95,11 @@ class LayerNorm:
 class BertLayer:
     """Attention, then the feed-forward network, each followed by residual and norm."""
 
-    qkv: Linear
-    attention_out: Linear
+    qkv: LinearLayer
+    attention_out: LinearLayer
     attention_norm: LayerNorm
-    up: Linear
-    down: Linear
+    up: LinearLayer
+    down: LinearLayer
     norm: LayerNorm
     activation: Callable[[Tensor], Tensor]
     num_heads: int
@@ -202,10 +192,10 @@ class _BertLoader:
             num_heads=self._config.num_heads,
         )
 
-    def _linear(self, names: list[str], num_in: int, num_out: int) -> Linear:
+    def _linear(self, names: list[str], num_in: int, num_out: int) -> LinearLayer:
         weight = torch.cat([self._read(f"{name}.weight", num_out, num_in) for name in names])
         bias = torch.cat([self._read(f"{name}.bias", num_out) for name in names])
-        return Linear(weight, bias)
+        return make_linear(weight, bias)
 
     def _norm(self, name: str) -> LayerNorm:
         size = self._config.hidden_size

@@ -12,6 +12,7 @@ import torch
 
 from shared.modeling.device import choose_device, choose_dtype
 from shared.modeling.encoders import Encoder, load_encoder
+from shared.modeling.linear import linear_backend
 from shared.modeling.pooling import normalize, pool
 from shared.modeling.ragged import RaggedBatch
 from shared.modeling.recipe import EncodingRecipe, RecipeOverrides, read_recipe
@@ -114,4 +115,5 @@ def _log_loaded(
         num_threads=torch.get_num_threads(),
         dtype=str(dtype).removeprefix("torch."),
         device=str(device),
+        linear_backend=linear_backend(device, dtype),
     )
