@@ -17,7 +17,7 @@ SOURCES := services shared tools tests examples $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup up down demo models fmt lint type arch test test-containers check test-gpu bench docs pins clean
+.PHONY: help setup up down demo models fmt lint type arch test test-containers check test-gpu bench pins clean
 
 # $(call install,EXTRAS): torch first and alone, so that TORCH_INDEX_URL is asked for nothing else.
 define install
@@ -90,10 +90,9 @@ test-gpu: ## run the tests that need a GPU, with PYTHON and no .venv
 	$(PYTHON) -m pytest -o addopts="--strict-markers -ra" -m gpu $(ARGS)
 
 bench: $(VENV)/.dev models ## run the CPU benchmarks
-	@exec $(VPY) -m benchmarks.serving.chat $(ARGS)
-
-docs: $(VENV)/.dev ## check that generated pages are up to date
-	@if [ -f tools/gen_docs.py ]; then exec $(VPY) -m tools.gen_docs --check; fi
+	$(VPY) -m benchmarks.serving.chat
+	$(VPY) -m benchmarks.serving.embeddings
+	$(VPY) -m benchmarks.serving.gateway
 
 # Local versions (+cpu) are cut off, and what torch's CUDA build pins by itself is left out: one file fits both builds.
 pins: ## write constraints.txt again: CHOSEN, and the newest of all else that pyproject.toml allows

@@ -132,10 +132,9 @@ def main() -> None:
         serve_reference()
         return
     generator = service("generator", "--model", MODEL)
-    gateway = service("gateway", "--generator-url", generator.url)
-    with running(generator):
-        del gateway
-        compare(generator, arguments.rounds)
+    gateway = service("gateway", "--generator-url", generator.url, started_path="/health")
+    with running(generator, gateway):
+        compare(gateway, arguments.rounds)
 
 
 if __name__ == "__main__":

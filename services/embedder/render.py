@@ -4,6 +4,7 @@ Called by `api`, off the event loop. The bytes are those of an `EmbeddingRespons
 """
 
 from base64 import b64encode
+from typing import Any
 
 import numpy as np
 from pydantic_core import to_json
@@ -31,7 +32,18 @@ def render_embeddings(rows: Rows, encoding_format: EncodingFormat, model: str, u
 
 
 def _vectors(rows: Rows, encoding_format: EncodingFormat) -> list[bytes]:
-    little_endian = np.ascontiguousarray(rows, dtype="<f4")
     if encoding_format == "base64":
-        return [b'"%s"' % b64encode(row) for row in little_endian]
-    return [to_json(row) for row in little_endian.tolist()]
+        return [b'"%s"' % b64encode(row) for row in np.ascontiguousarray(rows, dtype="<f4")]
+    return [to_json(row) for row in round_to_float32_digits(rows).tolist()]
+
+
+def round_to_float32_digits(rows: Rows) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """`rows` rounded to the nine significant digits that tell any two float32 apart, so that JSON has no more than those.
+
+    A third of the answer's bytes less, and every value read back as float32 is the same.
+    """
+    wide = rows.astype(np.float64)
+    exponents = np.floor(np.log10(np.maximum(np.abs(wide), 1e-46)))
+    scales = 10.0 ** (8 - exponents)
+    rounded: np.ndarray[Any, np.dtype[np.float64]] = np.rint(wide * scales) / scales
+    return rounded

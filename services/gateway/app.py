@@ -38,7 +38,7 @@ def build_app(settings: GatewaySettings, lifecycle: Lifecycle, resolve: Resolve 
     http = HttpClient(Timeouts(settings.connect_timeout_s, settings.read_timeout_s))
     upstreams = Upstreams({service: [Target.parse(url) for url in settings.urls(service)] for service in Service})
     prober = Prober(upstreams, http, auth, settings.probe_timeout_s)
-    resolver = Resolver(upstreams, http, settings.resolve_interval_s, resolve)
+    resolver = Resolver(upstreams, settings.resolve_interval_s, resolve)
     forwarder = Forwarder(settings, upstreams, ServiceClient(http, auth), own_metrics)
 
     for service in Service:
@@ -57,11 +57,11 @@ def build_app(settings: GatewaySettings, lifecycle: Lifecycle, resolve: Resolve 
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         resolver.set_literals()
         async with (
+            http,
             _running("resolver", resolver.run(), lifecycle),
             _running("prober", prober.run(settings.probe_interval_s), lifecycle),
         ):
             yield
-        http.close()
 
     return make_app(
         settings,

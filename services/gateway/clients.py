@@ -11,8 +11,7 @@ from services.gateway.inbound import Inbound
 from services.gateway.paths import ADMIN_PATHS
 from services.gateway.upstreams import Replica
 from shared.errors import ErrorCode, ServiceError, UpstreamInvalidError, UpstreamUnavailableError
-from shared.http.client import HttpClient, IncomingResponse, OutgoingRequest
-from shared.http.connection import Header
+from shared.http.client import Header, HttpClient, IncomingResponse, OutgoingRequest
 from shared.observability.context import request_id_var
 
 _MAX_ERROR_BYTES = 2**20

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
 from services.gateway.paths import SERVICE_OF_PATH, Service
-from shared.http.connection import Header
+from shared.http.client import Header
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from services.gateway.paths import Service
 from services.gateway.upstreams import Target, Upstreams
-from shared.http.client import HttpClient
 from shared.observability.logging import get_logger
 
 log = get_logger(__name__)
@@ -32,11 +31,8 @@ async def resolve_name(host: str, port: int) -> Sequence[str]:
 class Resolver:
     """Keeps the replicas of `upstreams` in step with DNS."""
 
-    def __init__(
-        self, upstreams: Upstreams, http: HttpClient, interval_s: float, resolve: Resolve = resolve_name
-    ) -> None:
+    def __init__(self, upstreams: Upstreams, interval_s: float, resolve: Resolve = resolve_name) -> None:
         self._upstreams = upstreams
-        self._http = http
         self._interval_s = interval_s
         self._resolve = resolve
 
@@ -59,8 +55,7 @@ class Resolver:
         except OSError as error:
             log.warning("lookup_failed", upstream=service, host=target.host, reason=str(error))
             return
-        for origin in self._upstreams.set_addresses(service, target, addresses):
-            self._http.forget(origin)
+        self._upstreams.set_addresses(service, target, addresses)
 
     def _targets(self) -> list[tuple[Service, Target]]:
         return [(service, target) for service, targets in self._upstreams.targets.items() for target in targets]

@@ -56,13 +56,13 @@ def models_router(upstreams: Upstreams, prober: Prober, auth: UpstreamAuth) -> A
 
     @router.get("/v1/models")
     async def list_models(request: Request) -> Response:
-        return json_response(ModelList(data=await current(request)))
+        return json_response(ModelList(data=await current(request)), exclude_none=True)
 
     @router.get("/v1/models/{name:path}")
     async def get_model(request: Request, name: str) -> Response:
         for model in await current(request):
             if model.id == name:
-                return json_response(model)
+                return json_response(model, exclude_none=True)
         raise ModelNotFoundError(f"The model {name!r} does not exist", param="model")
 
     return router

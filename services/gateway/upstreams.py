@@ -92,18 +92,17 @@ class Upstreams:
 
     # --- reports ---
 
-    def set_addresses(self, service: Service, target: Target, addresses: Iterable[str]) -> list[Origin]:
-        """The name of `target` now stands for `addresses`; return the origins that are gone.
+    def set_addresses(self, service: Service, target: Target, addresses: Iterable[str]) -> None:
+        """The name of `target` now stands for `addresses`.
 
         A replica whose address stays keeps its state; a new one counts as starting until it was probed.
         """
         old = {replica.origin.address: replica for replica in self._replicas[service][target]}
         self._replicas[service][target] = [
-            old.pop(address) if address in old else Replica(Origin(target.scheme, target.host, target.port, address))
+            old.get(address) or Replica(Origin(target.scheme, target.host, target.port, address))
             for address in dict.fromkeys(addresses)
         ]
         self._note_models()
-        return [replica.origin for replica in old.values()]
 
     def note_state(self, replica: Replica, state: ReplicaState) -> None:
         """`replica` was seen to be in `state`; what it serves stays known, so that a wrong path is still noticed."""

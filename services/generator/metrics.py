@@ -16,7 +16,9 @@ class GeneratorMetrics:
         self.all = Metrics("generator")
         self.prompt_tokens = self.all.counter("prompt_tokens_total", "Prompt tokens of accepted requests.")
         self.output_tokens = self.all.counter("output_tokens_total", "Generated tokens that were answered.")
-        self.finished = self.all.counter("choices_finished_total", "Choices by how they ended.", ("reason",))
+        self.finished = self.all.counter(
+            "choices_finished_total", "Choices that came to an answer, by reason.", ("reason",)
+        )
 
     def record(self, num_tokens: int, reason: str | None) -> None:
         """Count tokens that go to a client, and the end of a choice where there is a reason."""
@@ -26,16 +28,22 @@ class GeneratorMetrics:
 
     def watch(self, stats: Callable[[], EngineStats]) -> None:
         """Export the engine's levels as they are when somebody asks."""
-        gauges = (
+        for name, description, field in (
             ("running_sequences", "Sequences in the running batch.", "num_running"),
             ("waiting_sequences", "Sequences waiting for a place.", "num_waiting"),
             ("used_kv_blocks", "KV blocks held by sequences.", "num_used_blocks"),
-            ("preemptions", "Sequences preempted since the engine started.", "num_preemptions"),
-            ("prefix_queried_tokens", "Prompt tokens looked up in the prefix cache.", "num_prefix_queried_tokens"),
-            ("prefix_hit_tokens", "Prompt tokens found in the prefix cache.", "num_prefix_hit_tokens"),
-        )
-        for name, description, field in gauges:
+        ):
             self.all.gauge(name, description).set_function(_reader(stats, field))
+        for name, description, field in (
+            ("preemptions_total", "Sequences preempted.", "num_preemptions"),
+            (
+                "prefix_queried_tokens_total",
+                "Prompt tokens looked up in the prefix cache.",
+                "num_prefix_queried_tokens",
+            ),
+            ("prefix_hit_tokens_total", "Prompt tokens found in the prefix cache.", "num_prefix_hit_tokens"),
+        ):
+            self.all.counter_read_from(name, description, _reader(stats, field))
 
 
 def _reader(stats: Callable[[], EngineStats], field: str) -> Callable[[], float]:

@@ -1,10 +1,8 @@
 """Which waiting sequences go into the next padded batch: neighbours in length around the one that must go.
 
-Called by MicroBatcher. A pure function, so that its promises can be tested without threads or models.
-Its cost depends on the limits, not on how much is waiting.
+Called by WaitingLine. A pure function of lengths, so that its promises can be tested without threads or models.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -32,30 +30,36 @@ def choose_window(lengths: Sequence[int], anchor: int, limits: BatchLimits) -> t
 
         lengths   3 4 4 7 8 8 9 30      ascending
                         ^ anchor
-                    [first  end)        end·max_rows and end·lengths[end-1] are bounded, so the search is short
+                      [first  end)      padded size (end - first) · lengths[end - 1]
 
     Args:
         lengths: token counts in ascending order.
         anchor: index that must be inside.
     """
-    base = max(0, anchor + 1 - limits.max_rows)
-    sums = list(accumulate(lengths[base : anchor + limits.max_rows], initial=0))  # sums[i]: tokens of [base, base + i)
+    sums = list(accumulate(lengths, initial=0))
     best, best_tokens = (anchor, anchor + 1), lengths[anchor]
-    for end in range(anchor + 1, min(len(lengths), anchor + limits.max_rows) + 1):
+    for end in range(anchor + 1, len(lengths) + 1):
         longest = lengths[end - 1]
         max_rows = min(limits.max_rows, limits.max_tokens // longest)
         if max_rows < end - anchor:
             break
-        # Dropping the shortest sequence always lowers the share of padding, so the first that fits can be bisected.
-        lowest = max(base, end - max_rows)
-        first = lowest + bisect_left(
-            range(lowest, anchor + 1),
-            True,
-            key=lambda i, end=end, longest=longest: (  # type: ignore[misc]
-                (end - i) * longest * (1 - limits.max_padding_share) <= sums[end - base] - sums[i - base]
-            ),
-        )
-        tokens = sums[end - base] - sums[first - base]
+        min_density = longest * (1 - limits.max_padding_share)
+        first = _first_dense(sums, max(0, end - max_rows), anchor, end, min_density)
+        tokens = sums[end] - sums[first]
         if first <= anchor and tokens > best_tokens:
             best, best_tokens = (first, end), tokens
     return best
+
+
+def _first_dense(sums: Sequence[int], low: int, high: int, end: int, min_density: float) -> int:
+    """The lowest start in [low, high] from which [start, end) has `min_density` tokens a row; high + 1 if none has.
+
+    Found by bisection: dropping the shortest sequence always makes a window denser.
+    """
+    while low <= high:
+        middle = (low + high) // 2
+        if sums[end] - sums[middle] >= (end - middle) * min_density:
+            high = middle - 1
+        else:
+            low = middle + 1
+    return low

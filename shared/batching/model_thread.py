@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from shared.errors import InternalError
 from shared.observability.logging import get_logger
 from shared.settings.errors import StartError
 
@@ -124,6 +125,8 @@ def _run(model: BatchModel, batch: Batch) -> Outcome:
         sequences = batch.take_live()
         if sequences:
             rows = model.run(sequences)
+            if len(rows) != len(sequences):
+                raise InternalError(f"the model gave {len(rows)} rows for {len(sequences)} sequences; this is a bug")
     except Exception as caught:
         log.exception("batch_failed")
         error = caught

@@ -122,9 +122,11 @@ class WaitingLine:
         while not stack[-1].is_waiting:
             stack.pop()
         anchor = bisect_left(self._items, stack[-1].order, key=_order)
-        first, end = choose_window(_Lengths(self._items), anchor, limits)
-        taken = self._items[first:end]
-        del self._items[first:end]
+        start = max(0, anchor + 1 - limits.max_rows)  # no window reaches further, however much is waiting
+        lengths = [item.length for item in self._items[start : anchor + limits.max_rows]]
+        first, end = choose_window(lengths, anchor - start, limits)
+        taken = self._items[start + first : start + end]
+        del self._items[start + first : start + end]
         self._forget(taken)
         return taken
 
@@ -146,21 +148,6 @@ class WaitingLine:
             entry.num_waiting -= 1
             if entry.num_waiting == 0:
                 del self._entries[item.request]
-
-
-class _Lengths(Sequence[int]):
-    """The lengths of a list of items, without a copy."""
-
-    def __init__(self, items: list[WaitingItem]) -> None:
-        self._items = items
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
-        if isinstance(index, slice):
-            return [item.length for item in self._items[index]]
-        return self._items[index].length
 
 
 def _order(item: WaitingItem) -> tuple[int, int]:

@@ -3,11 +3,11 @@
 Messages have text content, as a string or as text parts; other parts, tools and structured output are refused by name.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from shared.contracts.generation import FinishReason, GenerationFields, Usage, only
+from shared.contracts.generation import MAX_LOGPROBS, FinishReason, GenerationFields, Usage, only
 from shared.contracts.wire import WireModel
 
 
@@ -32,8 +32,8 @@ class ChatRequest(GenerationFields):
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
 
-    logprobs: Annotated[bool | None, only(False)] = None
-    top_logprobs: Annotated[int | None, only(0)] = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     response_format: Annotated[dict[str, Any] | None, only({"type": "text"})] = None
     tools: Annotated[list[Any] | None, only()] = None
     tool_choice: Annotated[str | dict[str, Any] | None, only("none")] = None
@@ -45,6 +45,36 @@ class ChatRequest(GenerationFields):
         if self.max_completion_tokens is not None:
             return "max_completion_tokens", self.max_completion_tokens
         return super().output_limit()
+
+    @model_validator(mode="after")
+    def _check_top_logprobs(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs: only allowed with logprobs: true")
+        return self
+
+    def num_logprobs(self) -> int | None:
+        """As `logprobs` and `top_logprobs` say."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class TopLogprob(WireModel):
+    """A token and its log-probability; `bytes` are its UTF-8 bytes, which may be half a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatLogprob(TopLogprob):
+    """The chosen token, and the likeliest ones in its place."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(WireModel):
+    """One entry per token of the piece."""
+
+    content: list[ChatLogprob]
 
 
 class AnswerMessage(WireModel):
@@ -59,7 +89,7 @@ class ChatChoice(WireModel):
 
     index: int
     message: AnswerMessage
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: FinishReason
     stop_reason: str | int | None = None
 
@@ -87,7 +117,7 @@ class ChatChunkChoice(WireModel):
 
     index: int
     delta: ChatDelta
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: FinishReason | None
     stop_reason: str | int | None = None
 

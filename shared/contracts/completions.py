@@ -3,9 +3,11 @@
 A prompt is a text, token ids, or a list of either; choice `n * i + j` is the j-th answer to the i-th prompt.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from shared.contracts.generation import FinishReason, GenerationFields, Usage, only
+from pydantic import Field, model_validator
+
+from shared.contracts.generation import MAX_LOGPROBS, FinishReason, GenerationFields, Usage, only
 from shared.contracts.wire import TokenId, WireModel
 
 Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]
@@ -16,9 +18,32 @@ class CompletionRequest(GenerationFields):
 
     prompt: Prompt
     best_of: Annotated[int | None, only(1)] = None
-    echo: Annotated[bool | None, only(False)] = None
-    logprobs: Annotated[int | None, only()] = None
+    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     suffix: Annotated[str | None, only("")] = None
+
+    @model_validator(mode="after")
+    def _check_nothing_to_generate(self) -> Self:
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens: 0 is only allowed with echo: true")
+        return self
+
+    def num_logprobs(self) -> int | None:
+        """As `logprobs` says."""
+        return self.logprobs
+
+
+class CompletionLogprobs(WireModel):
+    """Four lists with an entry per token; the first prompt token has null where it has no log-probability.
+
+    `text_offset` counts the characters of the answer's text before the token.
+    """
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
 
 
 class CompletionChoice(WireModel):
@@ -26,7 +51,7 @@ class CompletionChoice(WireModel):
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: FinishReason | None
     stop_reason: str | int | None = None
 

@@ -1,19 +1,26 @@
 """What `/v1/completions` and `/v1/chat/completions` have in common: sampling fields, stream options, usage.
 
 Every field of OpenAI's schema is in one of three lists. Supported: those declared here and in the two modules. Without
-effect: `user`, `metadata`, `store`, `service_tier`, `safety_identifier`, `prompt_cache_key`. Everything else is refused by
-name, also a field that is known but whose value would change the answer (such as `frequency_penalty: 0.5`).
+effect: `user`, `metadata`, `parallel_tool_calls`, `store`, `service_tier`, `safety_identifier`, `prompt_cache_key`.
+Everything else is refused by name, also a field that is known but whose value would change the answer (`best_of: 2`, say).
 """
 
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from shared.contracts.wire import Seed, WireModel
+from shared.contracts.wire import Seed, TokenId, WireModel
 
 FinishReason = Literal["stop", "length"]
 StopString = Annotated[str, Field(min_length=1)]
 Stop = StopString | Annotated[list[StopString], Field(max_length=16)]
+
+
+IdKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
+"""A token id as a key of a JSON object."""
+
+MAX_LOGPROBS = 20
+"""Most likeliest tokens that can be asked for with each token."""
 
 
 def only(*neutral: Any) -> AfterValidator:
@@ -48,9 +55,18 @@ class GenerationFields(WireModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    frequency_penalty: Annotated[float | None, only(0)] = None
-    presence_penalty: Annotated[float | None, only(0)] = None
-    logit_bias: Annotated[dict[str, float] | None, only({})] = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    logit_bias: Annotated[dict[IdKey, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    bad_words: Annotated[list[StopString], Field(max_length=32)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
 
     user: str | None = None
     metadata: dict[str, str] | None = None
@@ -62,6 +78,10 @@ class GenerationFields(WireModel):
     def output_limit(self) -> tuple[str, int | None]:
         """The field that limits the output, and its value where one was sent."""
         return "max_tokens", self.max_tokens
+
+    def num_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are wanted with each token; None for no log-probabilities."""
+        return None
 
 
 class PromptTokensDetails(WireModel):

@@ -1,30 +1,36 @@
 """Calls other services over HTTP: pooled connections, time-outs, and every failure as a `ServiceError`.
 
-Used by the gateway. What can go wrong below (sockets, TLS, parser) is translated here, by one table, and nowhere else.
-A caller can rely on this: after `UpstreamUnavailableError` the server has not started the request.
+Used by the gateway, and the only place that knows aiohttp, which carries it all; what aiohttp raises is translated here, by one
+table. A caller can rely on this: after `UpstreamUnavailableError` the server has not started the request.
 """
 
-import asyncio
 import contextlib
-import ssl
-from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+import io
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import aiohttp
+from aiohttp.connector import Connection
+from aiohttp.http import HttpProcessingError
+from aiohttp.tracing import Trace
+from yarl import URL
 
 from shared.errors import DeadlineExceededError, ServiceError, UpstreamInvalidError, UpstreamUnavailableError
-from shared.http.connection import Connection, ConnectionBrokenError, Header, ResponseHead
 
-# While connecting nothing was sent; while reading the server may have started. TimeoutError is an OSError: it comes first.
-_CONNECTING: dict[type[Exception], tuple[type[ServiceError], str]] = {
-    TimeoutError: (UpstreamUnavailableError, "did not accept a connection in time"),
-    OSError: (UpstreamUnavailableError, "refused the connection"),
-    ConnectionBrokenError: (UpstreamUnavailableError, "closed the connection before the request"),
-}
-_READING: dict[type[Exception], tuple[type[ServiceError], str]] = {
+Header = tuple[bytes, bytes]
+
+# The first row that fits. In the first two nothing was sent; after that the server may have started.
+_FAILURES: dict[type[Exception], tuple[type[ServiceError], str]] = {
+    aiohttp.ConnectionTimeoutError: (UpstreamUnavailableError, "did not accept a connection in time"),
+    aiohttp.ClientConnectorError: (UpstreamUnavailableError, "refused the connection"),
     TimeoutError: (DeadlineExceededError, "did not answer in time"),
     OSError: (UpstreamInvalidError, "broke off"),
-    ConnectionBrokenError: (UpstreamInvalidError, "broke off"),
+    aiohttp.ClientError: (UpstreamInvalidError, "broke off"),
+    HttpProcessingError: (UpstreamInvalidError, "broke off"),
 }
+_ADDED_BY_AIOHTTP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_WRITTEN_AT_ONCE_BYTES = 2**20  # aiohttp warns of larger ones
 
 
 class UpstreamDroppedError(UpstreamInvalidError):
@@ -64,20 +70,17 @@ class OutgoingRequest(NamedTuple):
 
 
 class IncomingResponse:
-    """An answer whose body is still coming; `close` must be called and gives the connection back."""
+    """An answer whose body is still coming; `close` must be called. Names of headers are in lower case."""
 
-    def __init__(self, client: "HttpClient", origin: Origin, connection: Connection, head: ResponseHead) -> None:
-        self.status = head.status
-        self.headers = head.headers
-        self._client = client
-        self._origin = origin
-        self._connection: Connection | None = connection
-        self._read_s = client.timeouts.read_s
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status = response.status
+        self.headers: list[Header] = [(name.lower(), value) for name, value in response.raw_headers]
+        self._response = response
 
     @property
     def at_end(self) -> bool:
         """Whether all of the body was read."""
-        return self._connection is None or self._connection.at_end
+        return self._response.content.at_eof()
 
     def header(self, name: bytes) -> str:
         """Value of the first header called `name` (lower case), or the empty string."""
@@ -90,13 +93,14 @@ class IncomingResponse:
             DeadlineExceededError: nothing came for `read_s`.
             UpstreamInvalidError: the body ended before its time.
         """
-        if self._connection is None:
-            return b""
-        with _translated(_READING):
-            if self._connection.can_read:
-                return await self._connection.read()
-            async with asyncio.timeout(self._read_s):
-                return await self._connection.read()
+        content = self._response.content
+        try:
+            return await content.readany()
+        except tuple(_FAILURES) as error:
+            # aiohttp raises at once, before it hands out what came until then.
+            if rest := content._read_nowait(-1):  # noqa: SLF001 - nothing public gives it
+                return rest
+            raise _translated(error) from error
 
     async def read_all(self, max_bytes: int) -> bytes:
         """The whole body.
@@ -112,14 +116,12 @@ class IncomingResponse:
         return bytes(pieces)
 
     def close(self) -> None:
-        """Give the connection back if the answer is complete, else close it, which tells the server to stop."""
-        if self._connection is not None:
-            self._client.put_back(self._origin, self._connection)
-            self._connection = None
+        """Close the connection, which tells the server to stop, unless the answer is complete and it is back in the pool."""
+        self._response.close()
 
 
 class HttpClient:
-    """Connections to any number of origins; used on one event loop.
+    """Connections to any number of origins, as many as are asked for; an asynchronous context manager.
 
     Args:
         idle_s: connections idle for longer are not used again; must be less than the servers keep them (75 s for ours).
@@ -130,118 +132,120 @@ class HttpClient:
         self.timeouts = timeouts
         self._idle_s = idle_s
         self._drop_window_s = drop_window_s
-        self._idle: dict[Origin, deque[tuple[Connection, float]]] = {}
-        self._tls: ssl.SSLContext | None = None
+        self._closing = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> "HttpClient":
+        self._pooled = await self._closing.enter_async_context(_session(keepalive_timeout=self._idle_s))
+        self._fresh = await self._closing.enter_async_context(_session(force_close=True))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._closing.aclose()
 
     async def send(self, origin: Origin, request: OutgoingRequest, connect_s: float | None = None) -> IncomingResponse:
         """Send `request` and wait for the head of the answer.
 
-        A server may close an idle connection at the very moment a request is written to it. So a request that is dropped on a used
-        connection is written once more, on a fresh one. That is safe: only repeatable requests are, no byte of an answer had come,
-        and the end came at once; a server that took the request and died at work breaks off later, and is not asked to die again.
-        Requests that are not repeatable always get a fresh connection, so they never meet this.
+        A server may close an idle connection at the very moment a request is written to it. So a request that is dropped is
+        written once more, on a fresh connection. That is safe: only repeatable requests are, no byte of an answer had come, and the
+        end came at once; a server that took the request and died at work breaks off later, and is not asked to die again.
+        Requests that are not repeatable always get a fresh connection, so they never meet this. (A GET aiohttp itself repeats too.)
 
         Args:
             connect_s: instead of `timeouts.connect_s`.
         Raises:
             UpstreamUnavailableError: no connection; the request was not started.
-            UpstreamDroppedError: dropped, and again if it was written twice.
+            UpstreamDroppedError: dropped twice, or dropped and then not let in any more.
             UpstreamInvalidError: the answer is not HTTP or broke off.
             DeadlineExceededError: no answer within `timeouts.read_s`.
         """
         connect_s = self.timeouts.connect_s if connect_s is None else connect_s
-        used = self._take_idle(origin) if request.is_repeatable else None
-        if used is None:
-            return await self._exchange(origin, await self._connect(origin, connect_s), request)
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=connect_s, sock_read=self.timeouts.read_s)
+        if not request.is_repeatable:
+            return await self._exchange(self._fresh, origin, request, limits)
         try:
-            return await self._exchange(origin, used, request)
+            return await self._exchange(self._pooled, origin, request, limits)
         except UpstreamDroppedError as dropped:
             try:
-                fresh = await self._connect(origin, connect_s)
+                return await self._exchange(self._fresh, origin, request, limits)
             except UpstreamUnavailableError:
                 raise dropped from None  # not "unavailable": the first time it may have been started
-        return await self._exchange(origin, fresh, request)
 
-    def put_back(self, origin: Origin, connection: Connection) -> None:
-        """Called by `IncomingResponse.close`."""
-        if not (connection.is_reusable and connection.at_end):
+    async def _exchange(
+        self, session: aiohttp.ClientSession, origin: Origin, request: OutgoingRequest, limits: aiohttp.ClientTimeout
+    ) -> IncomingResponse:
+        body = request.body
+        started_at = time.monotonic()
+        try:
+            response = await session.request(
+                request.method,
+                _url(origin, request.target),
+                headers=[("Host", _host(origin)), *((_text(name), _text(value)) for name, value in request.headers)],
+                data=io.BytesIO(body) if len(body) > _WRITTEN_AT_ONCE_BYTES else body or None,
+                timeout=limits,
+                allow_redirects=False,
+                server_hostname=origin.name if origin.scheme == "https" else None,
+            )
+        except tuple(_FAILURES) as error:
+            is_at_once = time.monotonic() - started_at < self._drop_window_s
+            if request.is_repeatable and is_at_once and _is_disconnect(error):
+                raise UpstreamDroppedError("closed the connection without an answer") from error
+            raise _translated(error) from error
+        if response.status < 200:
+            response.close()
+            raise UpstreamInvalidError("changed the protocol")
+        return IncomingResponse(response)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Uses no connection on which something came that nobody asked for: aiohttp would take it for the next request's answer."""
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109
+    ) -> Connection:
+        connection = await super().connect(req, traces, timeout)
+        if connection.protocol is None or connection.protocol.should_close:
             connection.close()
-            return
-        now = asyncio.get_running_loop().time()
-        idle = self._idle.setdefault(origin, deque())
-        while idle and (idle[0][1] < now or not idle[0][0].is_reusable):
-            idle.popleft()[0].close()
-        idle.append((connection, now + self._idle_s))
-
-    def forget(self, origin: Origin) -> None:
-        """Close the idle connections to `origin`; running exchanges go on."""
-        for connection, _ in self._idle.pop(origin, ()):
-            connection.close()
-
-    def close(self) -> None:
-        """Close all idle connections."""
-        for origin in list(self._idle):
-            self.forget(origin)
-
-    def _take_idle(self, origin: Origin) -> Connection | None:
-        idle = self._idle.get(origin)
-        now = asyncio.get_running_loop().time()
-        while idle:
-            connection, expires_at = idle.pop()
-            if connection.is_reusable and now < expires_at:
-                return connection
-            connection.close()
-        return None
-
-    async def _connect(self, origin: Origin, connect_s: float) -> Connection:
-        tls = self._tls_context() if origin.scheme == "https" else None
-        with _translated(_CONNECTING):
-            async with asyncio.timeout(connect_s):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    Connection, origin.address, origin.port, ssl=tls, server_hostname=origin.name if tls else None
-                )
+            raise aiohttp.ServerDisconnectedError
         return connection
 
-    async def _exchange(self, origin: Origin, connection: Connection, request: OutgoingRequest) -> IncomingResponse:
-        loop = asyncio.get_running_loop()
-        sent_at = loop.time()
-        try:
-            with _translated(_READING):
-                connection.send(_request_head(origin, request), request.body)
-                async with asyncio.timeout(self.timeouts.read_s):
-                    head = await connection.read_head()
-        except BaseException as error:
-            connection.close()
-            is_dropped = not connection.has_received and loop.time() - sent_at < self._drop_window_s
-            if isinstance(error, UpstreamInvalidError) and request.is_repeatable and is_dropped:
-                raise UpstreamDroppedError("closed the connection without an answer") from error
-            raise
-        return IncomingResponse(self, origin, connection, head)
 
-    def _tls_context(self) -> ssl.SSLContext:
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
-        return self._tls
+def _session(**connector: Any) -> aiohttp.ClientSession:
+    """A session that adds nothing to a request, takes nothing from an answer, and reads nothing of the environment."""
+    return aiohttp.ClientSession(
+        connector=_Connector(limit=0, **connector),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        skip_auto_headers=_ADDED_BY_AIOHTTP,
+    )
 
 
-def _request_head(origin: Origin, request: OutgoingRequest) -> bytes:
+def _url(origin: Origin, target: bytes) -> URL:
+    path, _, query = _text(target).partition("?")
+    return URL.build(
+        scheme=origin.scheme, host=origin.address, port=origin.port, path=path, query_string=query, encoded=True
+    )
+
+
+def _host(origin: Origin) -> str:
     name = f"[{origin.name}]" if ":" in origin.name else origin.name
-    lines = [
-        b"%s %s HTTP/1.1" % (request.method.encode(), request.target),
-        b"host: %s:%d" % (name.encode(), origin.port),
-    ]
-    lines += [key + b": " + value for key, value in request.headers]
-    if request.body or request.method != "GET":
-        lines.append(b"content-length: %d" % len(request.body))
-    if any(b"\r" in line or b"\n" in line for line in lines):
-        raise ValueError("a line break in a request line or header")
-    return b"\r\n".join(lines) + b"\r\n\r\n"
+    return f"{name}:{origin.port}"
 
 
-@contextlib.contextmanager
-def _translated(table: dict[type[Exception], tuple[type[ServiceError], str]]) -> Iterator[None]:
-    try:
-        yield
-    except tuple(table) as error:
-        found = next(row for kind, row in table.items() if isinstance(error, kind))
-        raise found[0](found[1]) from error
+def _text(raw: bytes) -> str:
+    """`raw` as aiohttp takes it, which writes UTF-8."""
+    return raw.decode("utf-8", "replace")
+
+
+def _is_disconnect(error: Exception) -> bool:
+    """Whether the connection ended without a byte of an answer."""
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return isinstance(error.message, str)  # else it is the part of a head that came
+    return isinstance(error, OSError) and not isinstance(error, (TimeoutError, aiohttp.ClientConnectorError))
+
+
+def _translated(error: Exception) -> ServiceError:
+    kind, message = next(row for caught, row in _FAILURES.items() if isinstance(error, caught))
+    return kind(message)

@@ -1,6 +1,6 @@
 """The client's deadline, header `X-Request-Deadline`: the unix time in milliseconds after which it no longer wants an answer.
 
-Read by the gateway, which passes it on, and by the services, which drop work that is too late.
+Read by the gateway, which ends a request that is too late, and with it the service's work, and passes the header on.
 """
 
 import time

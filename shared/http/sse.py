@@ -4,8 +4,8 @@ Routes give it an iterator of JSON chunks. It alone knows that a stream ends wit
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator
+from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -18,20 +18,31 @@ from shared.observability.logging import get_logger
 log = get_logger(__name__)
 
 
+class Closable(Protocol):
+    """Work that can be given up."""
+
+    async def aclose(self) -> None:
+        """End it, if it has not ended."""
+        ...
+
+
 class EventStream(Response):
-    """Sends each chunk as one event; closes the iterator when the client is gone, which aborts the work behind it.
+    """Sends each chunk as one event; closes everything when the client is gone, which aborts the work behind it.
 
     Args:
         chunks: JSON documents as bytes, without framing.
+        work: what runs behind `chunks`, closed in the end also where the first chunk was never asked for: closing an iterator
+            that has not begun runs none of its code.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, chunks: AsyncGenerator[bytes, None], headers: dict[str, str] | None = None) -> None:
+    def __init__(self, chunks: AsyncGenerator[bytes, None], work: Closable | None = None) -> None:
         self._chunks = chunks
+        self._work = work
         self.status_code = 200
         self.background = None
-        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the iterator ends, the client leaves or the service's grace period is over."""
@@ -43,12 +54,16 @@ class EventStream(Response):
             lifecycle: Lifecycle | None = scope.get(SCOPE_KEY)
             if lifecycle is None or not lifecycle.has_expired:
                 raise
-            await _finish(sender)
-            await self._send_error(send, shutdown_error())
+            if not sender.done():
+                await _cancel(sender)
+                await self._send_error(send, shutdown_error())
         finally:
-            await _finish(listener)
-            await _finish(sender)
-            await self._chunks.aclose()
+            await _cancel(listener, sender)
+            try:
+                await self._chunks.aclose()
+            finally:
+                if self._work is not None:
+                    await self._work.aclose()
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -85,7 +100,8 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _finish(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+async def _cancel(*tasks: asyncio.Task[None]) -> None:
+    """End `tasks`, whatever they raise."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

@@ -80,13 +80,13 @@ def _int(config: Mapping[str, Any], key: str) -> int:
 
 @dataclass(frozen=True)
 class Linear:
-    """x @ weight + bias. The weight lies as [in, out]: on CPUs that product is faster than the [out, in] of checkpoints."""
+    """x Wᵀ + b with the weight [out, in]."""
 
     weight: Tensor
     bias: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.addmm(self.bias, x, self.weight)
+        return functional.linear(x, self.weight, self.bias)
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class _BertLoader:
     def _linear(self, names: list[str], num_in: int, num_out: int) -> Linear:
         weight = torch.cat([self._read(f"{name}.weight", num_out, num_in) for name in names])
         bias = torch.cat([self._read(f"{name}.bias", num_out) for name in names])
-        return Linear(weight.t().contiguous(), bias)
+        return Linear(weight, bias)
 
     def _norm(self, name: str) -> LayerNorm:
         size = self._config.hidden_size

@@ -32,7 +32,9 @@ def configure_logging(service: str, level: str, log_format: LogFormat) -> None:
         structlog.processors.format_exc_info,
     ]
     renderer = (
-        structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer(colors=False)
+        structlog.processors.JSONRenderer()
+        if log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     )
     structlog.configure(
         processors=[*shared_steps, renderer],
@@ -50,7 +52,7 @@ def configure_logging(service: str, level: str, log_format: LogFormat) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
-    for noisy in ("httpx", "httpcore", "uvicorn.access", "urllib3"):
+    for noisy in ("aiohttp", "uvicorn.access", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

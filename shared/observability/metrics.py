@@ -5,9 +5,11 @@ Names follow `trivium_<service>_<noun>[_<unit>][_total]`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 _NAME = re.compile(r"^[a-z]+(_[a-z]+)*$")
 _BUCKETS: dict[str, tuple[float, ...]] = {
@@ -16,6 +18,16 @@ _BUCKETS: dict[str, tuple[float, ...]] = {
     "_bytes": tuple(float(4**power) for power in range(5, 19)),
     "_rows": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
 }
+
+
+class _ReadCounter(Collector):
+    def __init__(self, name: str, description: str, read: Callable[[], float]) -> None:
+        self._name = name
+        self._description = description
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(self._name, self._description, value=self._read())
 
 
 class Metrics:
@@ -34,6 +46,13 @@ class Metrics:
     def gauge(self, name: str, description: str, labels: Sequence[str] = ()) -> Gauge:
         """A level that goes up and down."""
         return Gauge(self._full(name), description, labels, registry=self.registry)
+
+    def counter_read_from(self, name: str, description: str, read: Callable[[], float]) -> None:
+        """A count that somebody else keeps, asked for at each scrape; `name` ends in `_total`."""
+        full = self._full(name)
+        if not name.endswith("_total"):
+            raise ValueError(f"counter {name!r} must end in _total")
+        self.registry.register(_ReadCounter(full, description, read))
 
     def histogram(self, name: str, description: str, labels: Sequence[str] = ()) -> Histogram:
         """A distribution; the suffix (`_seconds`, `_tokens`, `_bytes`, `_rows`) chooses the buckets."""

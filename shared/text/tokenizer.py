@@ -9,6 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as FastTokenizer
 
 from shared.settings.errors import ModelFolderError
+from shared.text.token_bytes import token_bytes
 
 
 class Tokenizer:
@@ -33,6 +34,8 @@ class Tokenizer:
         self.vocab_size: int = self._fast.get_vocab_size(with_added_tokens=True)
         self.max_token_chars: int = max(map(len, self._fast.get_vocab(with_added_tokens=True)))
         added = self._fast.get_added_tokens_decoder()
+        self._added = {token_id: token.content for token_id, token in added.items()}
+        self._is_byte_level = "ByteLevel" in str(self._fast.decoder)
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -49,6 +52,13 @@ class Tokenizer:
         """Text of `token_ids`; bytes that are no whole character become U+FFFD."""
         text: str = self._fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
         return text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that one token stands for; a special token's are its name."""
+        if token_id in self._added:
+            return self._added[token_id].encode()
+        token: str | None = self._fast.id_to_token(token_id)
+        return b"" if token is None else token_bytes(token, is_byte_level=self._is_byte_level)
 
     def token_to_id(self, token: str) -> int | None:
         """Id of one token by its exact content."""

@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from services.embedder.render import render_embeddings
+from services.embedder.render import render_embeddings, round_to_float32_digits
 from shared.contracts.embeddings import EmbeddingResponse, EmbeddingUsage
 from tests.embedder.conftest import MODEL
 
@@ -117,3 +117,16 @@ def test_rendered_bytes_are_those_of_the_contract(encoding_format: Any) -> None:
     assert parsed.model_dump_json().encode() == content
     if encoding_format == "float":
         assert [np.float32(item.embedding).tolist() for item in parsed.data] == rows.tolist()
+
+
+def test_rounded_floats_are_the_same_float32() -> None:
+    bits = np.random.default_rng(0).integers(0, 2**32, 200_000, dtype=np.uint32)
+    values = bits.view(np.float32)
+    values = values[np.isfinite(values)]
+    edges = np.nextafter(np.float32(10) ** np.arange(-30, 30, dtype=np.float32), np.float32(0))
+    values = np.concatenate([values, edges, np.float32([0, 1, -1, 1e-45])])
+    rounded = round_to_float32_digits(values)
+    assert np.array_equal(rounded.astype(np.float32), values)
+    usual = rounded[(np.abs(values) > 1e-6) & (np.abs(values) < 1)]
+    assert len(usual) > 1000
+    assert all(len(repr(value).partition("e")[0].replace(".", "").lstrip("-0")) <= 9 for value in usual.tolist())

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from services.generator.core.messages import TokenEvent
+from services.generator.core.messages import TokenEvent, TokenLogprob
 from services.generator.core.request import FinishReason, SamplingParams
 
 
@@ -29,7 +29,20 @@ class ScriptedStream:
                 self._engine.ended.add(self._request_id)
                 yield TokenEvent(self._request_id, [], step)
             else:
-                yield TokenEvent(self._request_id, list(step), None, self._engine.num_cached_tokens)
+                yield self._token_event(step)
+
+    def _token_event(self, step) -> TokenEvent:
+        """A step is a list of ids, or (list, log-probability of its one id)."""
+        ids, logprob = step if isinstance(step, tuple) else (step, None)
+        prompt_logprobs, self._engine.prompt_logprobs = self._engine.prompt_logprobs, None
+        return TokenEvent(
+            self._request_id,
+            list(ids),
+            None,
+            self._engine.num_cached_tokens,
+            logprobs=None if logprob is None else [logprob],
+            prompt_logprobs=prompt_logprobs,
+        )
 
     async def aclose(self) -> None:
         if self._request_id not in self._engine.ended:
@@ -45,10 +58,14 @@ class FakeEngine:
         self.submitted: list[tuple[list[int], SamplingParams]] = []
         self.salts: list[str | None] = []
         self.num_cached_tokens = 0
+        self.prompt_logprobs: list[TokenLogprob] | None = None
         self.aborted: list[int] = []
         self.ended: set[int] = set()
         self.refuse_after: int | None = None
         self.refusal: Exception | None = None
+
+    def check_open(self) -> None:
+        """Always open; what is refused is refused by `submit`."""
 
     def submit(self, prompt: list[int], sampling: SamplingParams, cache_salt: str | None) -> ScriptedStream:
         if self.refusal is not None and len(self.submitted) >= (self.refuse_after or 0):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from services.generator.core.messages import EngineStats
+from services.generator.core.messages import EngineStats, TokenLogprob
 from services.generator.core.plan import StepPlan
 from services.generator.core.request import Request, SamplingParams
 from services.generator.engine.build import BuiltModel
@@ -14,6 +14,8 @@ class OfflineEngine:
     def __init__(self, built: BuiltModel) -> None:
         self._built = built
         self._next_id = 0
+        self.logprobs: dict[int, list[TokenLogprob]] = {}
+        self.prompt_logprobs: dict[int, list[TokenLogprob]] = {}
         self.before_step: Callable[[StepPlan], None] = lambda plan: None
 
     def stats(self) -> EngineStats:
@@ -24,6 +26,8 @@ class OfflineEngine:
         """Outputs of `prompts`, all submitted at once; greedy unless `temperature` is given."""
         params = SamplingParams(**{"temperature": 0.0, **sampling})
         outputs: dict[int, list[int]] = {}
+        self.logprobs, self.prompt_logprobs = {}, {}
+        first_id = self._next_id
         for prompt in prompts:
             assert self._built.scheduler.submit(Request("test", self._next_id, prompt, params)) is None
             outputs[self._next_id] = []
@@ -35,5 +39,8 @@ class OfflineEngine:
             result = self._built.runner.execute(plan).result()
             for _, event in self._built.scheduler.commit(plan, result):
                 outputs[event.request_id] += event.token_ids
+                index = event.request_id - first_id
+                self.logprobs.setdefault(index, []).extend(event.logprobs or [])
+                self.prompt_logprobs.setdefault(index, []).extend(event.prompt_logprobs or [])
             self._built.scheduler.check_integrity()
         return list(outputs.values())

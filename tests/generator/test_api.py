@@ -18,6 +18,7 @@ from services.generator.core.request import FinishReason
 from services.generator.frontend.chat_template import load_chat_template
 from services.generator.frontend.model_card import ModelCard
 from services.generator.frontend.prompts import PromptPreparer
+from services.generator.frontend.sampling import SamplingReader
 from services.generator.metrics import GeneratorMetrics
 from services.generator.settings import GeneratorSettings
 from shared.errors import EngineDeadError, OverloadedError
@@ -46,10 +47,11 @@ class Api:
         self.tokenizer = Tokenizer(folder)
         self.script = lambda prompt, sampling: [*spell("ok")(self.tokenizer), [EOS], FinishReason.STOP]
         self.engine = FakeEngine(lambda prompt, sampling: self.script(prompt, sampling))
-        card = ModelCard("tiny", MAX_LEN, frozenset([EOS]), created=1)
+        card = ModelCard("tiny", MAX_LEN, 259, frozenset([EOS]), created=1)
         metrics = GeneratorMetrics()
-        prompts = PromptPreparer(self.tokenizer, load_chat_template(folder), MAX_LEN)
-        service = GeneratorService(card, self.tokenizer, prompts, self.engine, metrics)
+        prompts = PromptPreparer(self.tokenizer, load_chat_template(folder), card)
+        sampling = SamplingReader(self.tokenizer, card)
+        service = GeneratorService(card, self.tokenizer, prompts, sampling, self.engine, metrics, max_choices=512)
 
         @asynccontextmanager
         async def lifespan(_app):
@@ -314,7 +316,7 @@ BAD = [
     ("/v1/completions", {"prompt": ["a"] * 257}, "prompt"),
     ("/v1/completions", {"prompt": "x" * MAX_LEN}, "prompt"),
     ("/v1/completions", {"prompt": "x" * 9000}, "prompt"),
-    ("/v1/completions", {**COMPLETION, "max_tokens": 0}, "max_tokens"),
+    ("/v1/completions", {**COMPLETION, "max_tokens": 0}, None),
     ("/v1/completions", {**COMPLETION, "max_tokens": -5}, "max_tokens"),
     ("/v1/completions", {**COMPLETION, "max_tokens": MAX_LEN}, "max_tokens"),
     ("/v1/completions", {**COMPLETION, "max_tokens": 10**30}, "max_tokens"),
@@ -336,12 +338,33 @@ BAD = [
     ("/v1/completions", {**COMPLETION, "stop": ["a", ""]}, "stop"),
     ("/v1/completions", {**COMPLETION, "stop": ["a"] * 17}, "stop"),
     ("/v1/completions", {**COMPLETION, "stream": "yes"}, "stream"),
-    ("/v1/completions", {**COMPLETION, "logprobs": 3}, "logprobs"),
-    ("/v1/completions", {**COMPLETION, "echo": True}, "echo"),
+    ("/v1/completions", {**COMPLETION, "logprobs": 21}, "logprobs"),
+    ("/v1/completions", {**COMPLETION, "logprobs": True}, "logprobs"),
+    ("/v1/completions", {**COMPLETION, "echo": "yes"}, "echo"),
     ("/v1/completions", {**COMPLETION, "suffix": "x"}, "suffix"),
     ("/v1/completions", {**COMPLETION, "best_of": 2}, "best_of"),
-    ("/v1/completions", {**COMPLETION, "frequency_penalty": 0.5}, "frequency_penalty"),
-    ("/v1/completions", {**COMPLETION, "logit_bias": {"5": 100}}, "logit_bias"),
+    ("/v1/completions", {**COMPLETION, "frequency_penalty": 2.5}, "frequency_penalty"),
+    ("/v1/completions", {**COMPLETION, "presence_penalty": -3}, "presence_penalty"),
+    ("/v1/completions", {**COMPLETION, "repetition_penalty": 0}, "repetition_penalty"),
+    ("/v1/completions", {**COMPLETION, "min_p": 1.5}, "min_p"),
+    ("/v1/completions", {**COMPLETION, "logit_bias": {"259": 1}}, "logit_bias"),
+    ("/v1/completions", {**COMPLETION, "logit_bias": {"x": 1}}, "logit_bias"),
+    ("/v1/completions", {**COMPLETION, "logit_bias": {"-1": 1}}, "logit_bias"),
+    ("/v1/completions", {**COMPLETION, "logit_bias": {"²": 1}}, "logit_bias"),
+    ("/v1/completions", {**COMPLETION, "logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+    ("/v1/completions", {**COMPLETION, "logit_bias": {"01": 1}}, "logit_bias"),
+    ("/v1/completions", {**COMPLETION, "allowed_token_ids": [EOS], "min_tokens": 2}, "min_tokens"),
+    ("/v1/completions", {"prompt": ["a"] * 5, "n": 128}, "n"),
+    ("/v1/completions", {**COMPLETION, "logit_bias": {"5": 101}}, "logit_bias"),
+    ("/v1/completions", {**COMPLETION, "logit_bias": [1]}, "logit_bias"),
+    ("/v1/completions", {**COMPLETION, "allowed_token_ids": []}, "allowed_token_ids"),
+    ("/v1/completions", {**COMPLETION, "allowed_token_ids": [259]}, "allowed_token_ids"),
+    ("/v1/completions", {**COMPLETION, "stop_token_ids": [259]}, "stop_token_ids"),
+    ("/v1/completions", {**COMPLETION, "stop_token_ids": list(range(100))}, "stop_token_ids"),
+    ("/v1/completions", {**COMPLETION, "bad_words": [""]}, "bad_words"),
+    ("/v1/completions", {**COMPLETION, "bad_words": ["far too long a word"]}, "bad_words"),
+    ("/v1/completions", {**COMPLETION, "bad_words": ["a"] * 100}, "bad_words"),
+    ("/v1/completions", {**COMPLETION, "min_tokens": -1}, "min_tokens"),
     ("/v1/completions", {**COMPLETION, "no_such_field": 1}, "no_such_field"),
     ("/v1/completions", {**COMPLETION, "slot": 1}, "slot"),
     ("/v1/completions", {**COMPLETION, "cache_salt": ""}, "cache_salt"),
@@ -359,7 +382,9 @@ BAD = [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 5000}]}, "messages"),
     ("/v1/chat/completions", {**CHAT, "max_completion_tokens": 0}, "max_completion_tokens"),
     ("/v1/chat/completions", {**CHAT, "max_completion_tokens": 60}, "max_completion_tokens"),
-    ("/v1/chat/completions", {**CHAT, "logprobs": True}, "logprobs"),
+    ("/v1/chat/completions", {**CHAT, "logprobs": 1}, "logprobs"),
+    ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ("/v1/chat/completions", {**CHAT, "top_logprobs": 2}, None),
     ("/v1/chat/completions", {**CHAT, "tools": []}, "tools"),
     ("/v1/chat/completions", {**CHAT, "tool_choice": "auto"}, "tool_choice"),
     ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_object"}}, "response_format"),

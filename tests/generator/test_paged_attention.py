@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from services.generator.core.plan import BlockUpdates, RowStates, StepPlan
+from services.generator.core.plan import BlockUpdates, StepPlan
 from services.generator.layers.attention import attend
 from services.generator.runner.row_tables import RowTables
 from services.generator.runner.step_inputs import make_forward_batch
+from services.generator.scheduler.row_states import features_of, row_states
 
 BLOCK, HKV, GROUP, DIM = 4, 2, 3, 8
 
@@ -33,12 +34,14 @@ def make_plan(lengths, starts, tables, rng):
         num_computed_tokens=np.array(starts, np.int32),
         token_ids=np.zeros(sum(lengths), np.int32),
         sampled=none,
-        new_rows=RowStates(none, none.astype(np.float32), none.astype(np.float32), none, none.astype(np.int64)),
+        new_rows=row_states([], none, vocab_size=10),
         block_updates=BlockUpdates(table[:, 0], table[:, 1], table[:, 2]),
-        is_greedy=True,
-        has_filters=False,
+        features=features_of([]),
+        scored=none,
+        scored_ids=none,
+        num_prompt_logprobs=0,
     )
-    tables.apply(plan)
+    tables.apply(plan.block_updates)
     return plan
 
 

@@ -1,6 +1,5 @@
 """Logits and greedy text against `transformers` on the same weights: tiny random models and the embedded one."""
 
-import dataclasses
 import json
 
 import pytest
@@ -8,7 +7,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from services.generator.engine.build import build_model
-from services.generator.runner.step_inputs import make_forward_batch
 from services.generator.settings import GeneratorSettings
 from tests.generator.conftest import save_tiny_llama
 from tests.generator.driving import OfflineEngine
@@ -37,11 +35,8 @@ def our_logits(folder, prompt, chunk):
     runner = built.runner
 
     def keep_all(plan):
-        runner._tables.apply(plan)
-        batch = make_forward_batch(plan, runner._tables, 16, torch.float32)
-        every = dataclasses.replace(batch, logits_index=torch.arange(plan.num_tokens))
         with torch.inference_mode():
-            rows.append(runner.forward(every))
+            rows.append(runner.logits(runner.forward(runner.prepare(plan))))
 
     engine.before_step = keep_all
     engine.generate([prompt], max_tokens=1)

@@ -44,10 +44,11 @@ def test_greedy_breaks_ties_to_the_lowest_id():
     assert greedy(logits).tolist() == [1, 0, 2]
 
 
-def brute_force_filter(probs, top_k, top_p):
+def brute_force_filter(probs, top_k, top_p, min_p):
     order = sorted(range(len(probs)), key=lambda i: (-probs[i], i))
     if top_k:
         order = order[:top_k]
+    order = [i for i in order if probs[i] >= min_p * probs[order[0]]]
     total, kept, reached = sum(probs[i] for i in order), [], 0.0
     for i in order:
         if kept and reached >= top_p * total:
@@ -64,9 +65,10 @@ def test_filters_against_brute_force(seed):
     probs[3, :] = 1 / 11  # ties everywhere
     top_k = torch.tensor([0, 1, 3, 4, 11, 50])
     top_p = torch.tensor([1.0, 0.5, 0.9, 0.6, 0.3, 1e-6])
-    filtered = filter_top(probs, top_k, top_p)
+    min_p = torch.tensor([0.0, 0.0, 0.3, 0.0, 0.5, 0.9]).roll(seed)
+    filtered = filter_top(probs, top_k, top_p, min_p)
     for row in range(6):
-        kept = brute_force_filter(probs[row].double().tolist(), int(top_k[row]), float(top_p[row]))
+        kept = brute_force_filter(probs[row].double().tolist(), int(top_k[row]), float(top_p[row]), float(min_p[row]))
         assert sorted(kept) == filtered[row].nonzero().flatten().tolist()
         assert torch.equal(filtered[row, kept], probs[row, kept])
 
@@ -109,7 +111,7 @@ def test_rows_at_temperature_zero_are_greedy_among_others():
 
 def test_extreme_logits_give_no_nan():
     logits = torch.tensor([[1e30, -1e30, 0.0], [float("-inf"), 0.0, float("-inf")]])
-    filters = (torch.tensor([2, 2]), torch.tensor([0.9, 0.9]))
+    filters = (torch.tensor([2, 2]), torch.tensor([0.9, 0.9]), torch.tensor([0.0, 0.1]))
     assert sample(logits, torch.tensor([1e-5, 2.0]), filters, torch.tensor([1, 2]), torch.tensor([0, 0])).tolist() == [
         0,
         1,

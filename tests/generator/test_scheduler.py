@@ -24,7 +24,7 @@ class Engine:
         self, *, num_blocks=64, block_size=4, max_num_seqs=8, budget=64, max_len=200, max_in_flight=2, cache=True
     ):
         self.transport = InMemoryTransport(self._on_event)
-        limits = SchedulerLimits(max_num_seqs, budget, max_len)
+        limits = SchedulerLimits(max_num_seqs, budget, max_len, VOCAB)
         spec = KVCacheSpec(num_blocks, block_size)
         self.scheduler = Scheduler(
             limits, KVCacheManager(spec, BlockKeys(b"w", "float32", block_size) if cache else None)

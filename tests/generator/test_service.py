@@ -80,6 +80,17 @@ def test_a_client_that_gives_up_waiting_frees_its_blocks(service):
     assert service.metric("trivium_generator_output_tokens_total") < finished + 4 * 8000
 
 
+def test_logprobs_and_echo_survive_the_way_through_the_engine(service):
+    fields = {"prompt": [5, 6, 7, 8], "echo": True, "logprobs": 2, "max_tokens": 20, "temperature": 0}
+    (choice,) = complete(service, **fields)
+    entries = choice["logprobs"]
+    assert {len(entries[name]) for name in entries} == {24}
+    assert entries["token_logprobs"][0] is None
+    assert all(value <= 0 for value in entries["token_logprobs"][1:])
+    (alone,) = complete(service, **{**fields, "max_tokens": 0})
+    assert alone["logprobs"]["token_logprobs"] == pytest.approx([None, *entries["token_logprobs"][1:4]])
+
+
 def test_sigterm_lets_streams_finish_refuses_new_requests_and_exits_0(long_llama, tmp_path):
     with (
         start(long_llama, tmp_path / "log", "--shutdown-grace-s", "100") as service,

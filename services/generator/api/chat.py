@@ -5,23 +5,24 @@ Built by `app.py`. Shapes come from `shared.contracts.chat`; nothing is decided 
 
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from services.generator.api.answer import collect
+from services.generator.api.logprobs import chat_logprobs
 from services.generator.api.service import GeneratorService, wants_usage
 from services.generator.api.usage import UsageCounter
-from services.generator.frontend.choices import Choices
-from services.generator.frontend.generation import TextPiece
+from services.generator.frontend.generation import Pieces, ScoredToken, TextPiece
 from shared.contracts.chat import (
     AnswerMessage,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
     ChatDelta,
+    ChatLogprobs,
     ChatRequest,
     ChatResponse,
 )
@@ -38,13 +39,14 @@ def chat_router(service: GeneratorService) -> APIRouter:
 
     @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
     async def chat(request: Request, body: Annotated[ChatRequest, Depends(json_body(ChatRequest))]) -> Response:
-        service.card.check_name(body.model)
+        service.check(body)
         prompt = await service.prompts.from_chat(body.messages)
         choices = await service.start(body, [prompt], None)
-        answer = _Answer(service, UsageCounter([prompt], body.n or 1))
+        answer = _Answer(service, body, prompt)
         if body.stream:
-            return EventStream(answer.chunks(choices, with_usage=wants_usage(body)))
-        return json_response(await until_disconnect(request, answer.whole(choices)))
+            return EventStream(answer.chunks(choices.pieces()), choices)
+        async with aclosing(choices):
+            return json_response(await until_disconnect(request, answer.whole(choices.pieces())))
 
     return router
 
@@ -52,56 +54,59 @@ def chat_router(service: GeneratorService) -> APIRouter:
 class _Answer:
     """The answer to one request; id, time and model are the same in all its chunks."""
 
-    def __init__(self, service: GeneratorService, usage: UsageCounter) -> None:
-        self._service = service
-        self._usage = usage
+    def __init__(self, service: GeneratorService, body: ChatRequest, prompt: list[int]) -> None:
+        self._tokenizer = service.tokenizer
+        self._num_choices = body.n or 1
+        self._usage = UsageCounter([prompt], self._num_choices, service.metrics)
+        self._ends_with_usage = wants_usage(body)
+        self._has_logprobs = bool(body.logprobs)
         self._head: dict[str, Any] = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),
             "model": service.card.name,
         }
 
-    async def whole(self, choices: Choices) -> ChatResponse:
-        ends = await collect(choices, self._service.metrics, self._usage)
+    async def whole(self, pieces: Pieces) -> ChatResponse:
+        ends = await collect(pieces, self._num_choices, self._usage)
         answers = [
             ChatChoice(
                 index=index,
                 message=AnswerMessage(content=end.text),
-                finish_reason=end.finish_reason,
+                logprobs=self._logprobs(end.tokens),
+                finish_reason=end.reason,
                 stop_reason=end.stop_reason,
             )
             for index, end in enumerate(ends)
         ]
         return ChatResponse(**self._head, choices=answers, usage=self._usage.total())
 
-    async def chunks(self, choices: Choices, *, with_usage: bool) -> AsyncGenerator[bytes, None]:
-        try:
-            for index in range(choices.num_choices):
-                delta = ChatDelta(role="assistant", content="")
-                yield self._encode([ChatChunkChoice(index=index, delta=delta, finish_reason=None)])
-            async with aclosing(choices.pieces()) as pieces:
-                async for index, piece in pieces:
-                    self._usage.add(index, piece)
-                    self._service.metrics.record(piece.num_tokens, piece.public_reason)
-                    yield self._encode([_choice(index, piece)])
-            if with_usage:
-                yield self._encode([], self._usage.total())
-        finally:
-            await choices.aclose()
+    async def chunks(self, pieces: Pieces) -> AsyncGenerator[bytes, None]:
+        for index in range(self._num_choices):
+            delta = ChatDelta(role="assistant", content="")
+            yield self._encode([ChatChunkChoice(index=index, delta=delta, finish_reason=None)])
+        async with aclosing(pieces):
+            async for index, piece in pieces:
+                self._usage.add(index, piece)
+                yield self._encode([self._choice(index, piece)])
+        if self._ends_with_usage:
+            yield self._encode([], self._usage.total())
+
+    def _choice(self, index: int, piece: TextPiece) -> ChatChunkChoice:
+        return ChatChunkChoice(
+            index=index,
+            delta=ChatDelta(content=piece.text) if piece.text else ChatDelta(),
+            logprobs=self._logprobs(piece.tokens),
+            finish_reason=piece.public_reason,
+            stop_reason=piece.stop_reason,
+        )
+
+    def _logprobs(self, tokens: Sequence[ScoredToken]) -> ChatLogprobs | None:
+        return chat_logprobs(self._tokenizer, tokens) if self._has_logprobs and tokens else None
 
     def _encode(self, choices: list[ChatChunkChoice], used: Usage | None = None) -> bytes:
         chunk = ChatChunk(**self._head, choices=choices, usage=used)
         # A delta names only what it adds: clients take a present null for a change.
         return chunk.model_dump_json(exclude={"choices": {"__all__": {"delta": _absent(choices)}}}).encode()
-
-
-def _choice(index: int, piece: TextPiece) -> ChatChunkChoice:
-    return ChatChunkChoice(
-        index=index,
-        delta=ChatDelta(content=piece.text) if piece.text else ChatDelta(),
-        finish_reason=piece.public_reason,
-        stop_reason=piece.stop_reason,
-    )
 
 
 def _absent(choices: list[ChatChunkChoice]) -> set[str]:

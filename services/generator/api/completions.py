@@ -5,18 +5,19 @@ Built by `app.py`. Shapes come from `shared.contracts.completions`; nothing is d
 
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from services.generator.api.answer import collect
+from services.generator.api.logprobs import completion_logprobs
 from services.generator.api.service import GeneratorService, wants_usage
 from services.generator.api.usage import UsageCounter
-from services.generator.frontend.choices import Choices
-from services.generator.frontend.generation import TextPiece
-from shared.contracts.completions import CompletionChoice, CompletionRequest, CompletionResponse
+from services.generator.frontend.echo import Echo
+from services.generator.frontend.generation import Pieces, ScoredToken, TextPiece
+from shared.contracts.completions import CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse
 from shared.contracts.generation import Usage
 from shared.http.app import json_response
 from shared.http.body import body_schema, json_body
@@ -34,45 +35,69 @@ def completions_router(service: GeneratorService) -> APIRouter:
     async def complete(
         request: Request, body: Annotated[CompletionRequest, Depends(json_body(CompletionRequest))]
     ) -> Response:
-        service.card.check_name(body.model)
+        service.check(body)
         prompts = await service.prompts.from_completion(body.prompt)
-        choices = await service.start(body, prompts, DEFAULT_MAX_TOKENS)
-        answer = _Answer(service, UsageCounter(prompts, body.n or 1))
+        scores_prompt = bool(body.echo) and body.logprobs is not None
+        choices = await service.start(body, prompts, DEFAULT_MAX_TOKENS, scores_prompt=scores_prompt)
+        pieces = _echo(service, body, prompts).over(choices.pieces()) if body.echo else choices.pieces()
+        answer = _Answer(service, body, prompts)
         if body.stream:
-            return EventStream(answer.chunks(choices, with_usage=wants_usage(body)))
-        return json_response(await until_disconnect(request, answer.whole(choices)))
+            return EventStream(answer.chunks(pieces), choices)
+        async with aclosing(choices):
+            return json_response(await until_disconnect(request, answer.whole(pieces, choices.num_choices)))
 
     return router
+
+
+def _echo(service: GeneratorService, body: CompletionRequest, prompts: Sequence[list[int]]) -> Echo:
+    is_scored = body.logprobs is not None
+    return Echo(service.tokenizer, prompts, body.n or 1, is_alone=body.max_tokens == 0, is_scored=is_scored)
 
 
 class _Answer:
     """The answer to one request; id, time and model are the same in all its chunks."""
 
-    def __init__(self, service: GeneratorService, usage: UsageCounter) -> None:
+    def __init__(self, service: GeneratorService, body: CompletionRequest, prompts: Sequence[list[int]]) -> None:
         self._service = service
-        self._usage = usage
+        self._usage = UsageCounter(prompts, body.n or 1, service.metrics)
+        self._ends_with_usage = wants_usage(body)
+        self._has_logprobs = body.logprobs is not None
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
 
-    async def whole(self, choices: Choices) -> CompletionResponse:
-        ends = await collect(choices, self._service.metrics, self._usage)
+    async def whole(self, pieces: Pieces, num_choices: int) -> CompletionResponse:
+        ends = await collect(pieces, num_choices, self._usage)
         answers = [
-            CompletionChoice(index=index, text=end.text, finish_reason=end.finish_reason, stop_reason=end.stop_reason)
+            CompletionChoice(
+                index=index,
+                text=end.text,
+                logprobs=self._logprobs(end.tokens),
+                finish_reason=end.reason,
+                stop_reason=end.stop_reason,
+            )
             for index, end in enumerate(ends)
         ]
         return self._response(answers, self._usage.total())
 
-    async def chunks(self, choices: Choices, *, with_usage: bool) -> AsyncGenerator[bytes, None]:
-        try:
-            async with aclosing(choices.pieces()) as pieces:
-                async for index, piece in pieces:
-                    self._usage.add(index, piece)
-                    self._service.metrics.record(piece.num_tokens, piece.public_reason)
-                    yield self._encode([_choice(index, piece)])
-            if with_usage:
-                yield self._encode([], self._usage.total())
-        finally:
-            await choices.aclose()
+    async def chunks(self, pieces: Pieces) -> AsyncGenerator[bytes, None]:
+        async with aclosing(pieces):
+            async for index, piece in pieces:
+                self._usage.add(index, piece)
+                yield self._encode([self._choice(index, piece)])
+        if self._ends_with_usage:
+            yield self._encode([], self._usage.total())
+
+    def _choice(self, index: int, piece: TextPiece) -> CompletionChoice:
+        return CompletionChoice(
+            index=index,
+            text=piece.text,
+            logprobs=self._logprobs(piece.tokens),
+            finish_reason=piece.public_reason,
+            stop_reason=piece.stop_reason,
+        )
+
+    def _logprobs(self, tokens: Sequence[ScoredToken]) -> CompletionLogprobs | None:
+        return completion_logprobs(self._service.tokenizer, tokens) if self._has_logprobs else None
 
     def _encode(self, choices: list[CompletionChoice], used: Usage | None = None) -> bytes:
         return self._response(choices, used).model_dump_json().encode()
@@ -81,9 +106,3 @@ class _Answer:
         return CompletionResponse(
             id=self._id, created=self._created, model=self._service.card.name, choices=choices, usage=used
         )
-
-
-def _choice(index: int, piece: TextPiece) -> CompletionChoice:
-    return CompletionChoice(
-        index=index, text=piece.text, finish_reason=piece.public_reason, stop_reason=piece.stop_reason
-    )

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Depends, Response
 from services.generator.api.service import GeneratorService
 from shared.contracts.models import ModelList
 from shared.contracts.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
-from shared.errors import InvalidRequestError
 from shared.http.app import json_response
 from shared.http.body import body_schema, json_body
 
@@ -21,7 +20,7 @@ def models_router(service: GeneratorService) -> APIRouter:
 
     @router.get("/v1/models")
     async def list_models() -> Response:
-        return json_response(ModelList(data=[service.card.entry()]))
+        return json_response(ModelList(data=[service.card.entry()]), exclude_none=True)
 
     @router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
     async def tokenize(body: Annotated[TokenizeRequest, Depends(json_body(TokenizeRequest))]) -> Response:
@@ -34,13 +33,7 @@ def models_router(service: GeneratorService) -> APIRouter:
     @router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest))
     async def detokenize(body: Annotated[DetokenizeRequest, Depends(json_body(DetokenizeRequest))]) -> Response:
         service.card.check_name(body.model)
-        vocab_size = service.tokenizer.vocab_size
-        bad = next((token_id for token_id in body.tokens if token_id >= vocab_size), None)
-        if bad is not None:
-            raise InvalidRequestError(
-                f"tokens: token id {bad} is not in the vocabulary of {vocab_size}", param="tokens"
-            )
-        return json_response(DetokenizeResponse(prompt=service.tokenizer.decode(body.tokens)))
+        return json_response(DetokenizeResponse(prompt=await service.prompts.detokenize(body.tokens)))
 
     return router
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from services.generator.core.request import SamplingParams
 from services.generator.frontend.choices import Choices
-from services.generator.frontend.generation import Engine
+from services.generator.frontend.generation import Engine, TextRules
 from services.generator.frontend.model_card import ModelCard
 from services.generator.frontend.prompts import PromptPreparer
-from services.generator.frontend.sampling import choice_params, stop_strings
+from services.generator.frontend.sampling import SamplingReader, choices_of, stop_strings
 from services.generator.metrics import GeneratorMetrics
 from shared.contracts.generation import GenerationFields
 from shared.errors import InvalidRequestError
@@ -20,29 +20,59 @@ from shared.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class GeneratorService:
-    """Everything a route needs."""
+    """Everything a route needs; `max_choices` is how many answers fit into the engine and its queue."""
 
     card: ModelCard
     tokenizer: Tokenizer
     prompts: PromptPreparer
+    sampling: SamplingReader
     engine: Engine
     metrics: GeneratorMetrics
+    max_choices: int
 
-    async def start(self, fields: GenerationFields, prompts: Sequence[list[int]], default: int | None) -> Choices:
+    def check(self, fields: GenerationFields) -> None:
+        """What can be refused before any work is done: the model's name, the engine's state, impossible options."""
+        self.card.check_name(fields.model)
+        check_stream_options(fields)
+        self.engine.check_open()
+
+    async def start(
+        self,
+        fields: GenerationFields,
+        prompts: Sequence[list[int]],
+        default_max_tokens: int | None,
+        *,
+        scores_prompt: bool = False,
+    ) -> Choices:
         """Start `n` choices for each prompt; all checks are done before any of them runs.
 
         Args:
-            default: output limit where the request has none; None for all that fits.
+            default_max_tokens: output limit where the request has none; None for all that fits.
+            scores_prompt: whether log-probabilities of the prompt are wanted too.
         """
-        check_stream_options(fields)
+        num_choices = len(prompts) * (fields.n or 1)
+        if num_choices > self.max_choices:
+            raise InvalidRequestError(
+                f"n: {num_choices} answers are asked for, at most {self.max_choices} fit here", param="n"
+            )
+        params = self.sampling.read(fields, scores_prompt=scores_prompt)
         work: list[tuple[list[int], SamplingParams]] = []
         for prompt in prompts:
-            max_tokens = self.prompts.max_tokens(prompt, fields.output_limit(), default)
-            work += [(prompt, params) for params in choice_params(fields, max_tokens, self.card.eos_token_ids)]
-        choices = Choices(self.engine, self.tokenizer, work, stop_strings(fields), fields.cache_salt)
+            max_tokens = self.prompts.max_tokens(prompt, fields.output_limit(), default_max_tokens)
+            work += [(prompt, choice) for choice in choices_of(params, max_tokens, fields.n or 1)]
+        choices = Choices(self.engine, self.tokenizer, work, self._text_rules(fields), fields.cache_salt)
         await choices.start()
         self.metrics.prompt_tokens.inc(sum(map(len, prompts)))
         return choices
+
+    def _text_rules(self, fields: GenerationFields) -> TextRules:
+        return TextRules(
+            stops=tuple(stop_strings(fields)),
+            stop_token_ids=self.sampling.stop_token_ids(fields),
+            keeps_stop=bool(fields.include_stop_str_in_output),
+            skips_special=fields.skip_special_tokens is not False,
+            min_tokens=fields.min_tokens or 0,
+        )
 
 
 def check_stream_options(fields: GenerationFields) -> None:

@@ -6,6 +6,7 @@ One per request, used by the completion and chat routes for whole answers and st
 from collections.abc import Sequence
 
 from services.generator.frontend.generation import TextPiece
+from services.generator.metrics import GeneratorMetrics
 from shared.contracts.generation import PromptTokensDetails, Usage
 
 
@@ -15,9 +16,11 @@ class UsageCounter:
     Args:
         prompts: token ids of each prompt; choice `i` answers prompt `i // num_choices`.
         num_choices: answers to each prompt.
+        metrics: told of every piece too.
     """
 
-    def __init__(self, prompts: Sequence[list[int]], num_choices: int) -> None:
+    def __init__(self, prompts: Sequence[list[int]], num_choices: int, metrics: GeneratorMetrics) -> None:
+        self._metrics = metrics
         self._num_prompt_tokens = sum(map(len, prompts))
         self._num_choices = num_choices
         self._num_output_tokens = 0
@@ -26,6 +29,7 @@ class UsageCounter:
     def add(self, index: int, piece: TextPiece) -> None:
         """Count a piece of choice `index`."""
         self._num_output_tokens += piece.num_tokens
+        self._metrics.record(piece.num_tokens, piece.public_reason)
         if piece.num_cached_tokens is not None and index % self._num_choices == 0:  # the others share with the first
             self._cached_tokens[index] = piece.num_cached_tokens
 

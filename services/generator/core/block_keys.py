@@ -50,6 +50,11 @@ class BlockKeys:
     def __init__(self, base_digest: bytes, dtype: str, block_size: int) -> None:
         self._base = _joined(b"trivium-kv-1", base_digest, dtype.encode(), struct.pack("<q", block_size))
         self._block_size = block_size
+        self._generation = 0
+
+    def start_generation(self) -> None:
+        """Chains that begin from now on meet none that began before."""
+        self._generation += 1
 
     def extend(self, keys: list[bytes], token_ids: list[int], salt: PrefixSalt) -> None:
         """Append the keys of the blocks that follow the `len(keys)` known ones.
@@ -74,7 +79,8 @@ class BlockKeys:
     def _root(self, salt: PrefixSalt) -> bytes:
         adapter = salt.adapter_digest or b""
         client = b"" if salt.cache_salt is None else b"+" + salt.cache_salt.encode("utf-8", "surrogatepass")
-        return hashlib.sha256(_joined(self._base, adapter, client)).digest()
+        generation = struct.pack("<q", self._generation) if self._generation else b""
+        return hashlib.sha256(_joined(self._base, adapter, client, generation)).digest()
 
 
 def _images(images: Iterable[ImageSpan]) -> bytes:

@@ -53,17 +53,28 @@ class Refused(msgspec.Struct, tag=True, frozen=True):
     reason: str
 
 
+class TokenLogprob(msgspec.Struct, array_like=True, frozen=True):
+    """Log-probability of a token, and the likeliest tokens in its place as (id, log-probability), likeliest first."""
+
+    logprob: float
+    top: list[tuple[int, float]]
+
+
 class TokenEvent(msgspec.Struct, array_like=True, frozen=True):
     """New tokens of one request, and its end if this was it.
 
     Attributes:
         num_cached_tokens: with the first tokens: prompt tokens whose KV was in the prefix cache.
+        logprobs: one for each of `token_ids`, where asked for.
+        prompt_logprobs: for the next prompt tokens from the second on, where asked for; comes before the first token.
     """
 
     request_id: int
     token_ids: list[int]
     finish_reason: FinishReason | None = None
     num_cached_tokens: int | None = None
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
 
 
 class EngineStats(msgspec.Struct, array_like=True, frozen=True):

@@ -9,9 +9,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from services.generator.core.request import MAX_BAD_WORD_TOKENS
+
 IntArray = NDArray[np.int32]
 LongArray = NDArray[np.int64]
 FloatArray = NDArray[np.float32]
+
+NUM_RECENT = MAX_BAD_WORD_TOKENS - 1
+"""Tokens that are remembered of each row, for bad words."""
+
+MASK_BITS = 32
+"""Token ids in one word of a bit mask."""
+
+ANY_TOKEN = -1
+"""Stands in the tables of bad words for a place that any token fits."""
 
 TOKEN_ON_DEVICE = -1
 """Stands in `StepPlan.token_ids` for the token that the row sampled last, which only the device knows yet."""
@@ -19,17 +30,62 @@ TOKEN_ON_DEVICE = -1
 
 @dataclass(frozen=True, slots=True)
 class RowStates:
-    """Sampling parameters of rows that begin in this step; filled by the scheduler. All arrays are [A].
+    """Sampling parameters of rows that begin in this step; filled by the scheduler.
+
+    Lists of different length are padded to the longest of the step: ids by 0 with a value that does nothing.
 
     Attributes:
-        rows: the rows concerned.
+        rows: [A] the rows concerned.
+        temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: [A].
+        top_k, seed: [A].
+        min_position: [A] first position at which a stop id may be chosen.
+        bias_ids, bias_values: [A, Kb].
+        stop_ids, num_stop_ids: [A, Ks] and [A].
+        bad_prefixes, bad_lasts: [A, M, R] and [A, M]; ANY_TOKEN matches everything, a last id of ANY_TOKEN is no word.
+        recent: [A, R] the last tokens before the first one that the row samples, oldest first.
+        allowed: [A, ceil(V / 32)] bit masks, or None where no row of the step has one.
+        seen_rows, seen_ids, is_output: [H] tokens so far of the rows with penalties, and whether they were generated.
     """
 
     rows: IntArray
     temperature: FloatArray
     top_p: FloatArray
     top_k: IntArray
+    min_p: FloatArray
     seed: LongArray
+    repetition_penalty: FloatArray
+    presence_penalty: FloatArray
+    frequency_penalty: FloatArray
+    min_position: IntArray
+    bias_ids: IntArray
+    bias_values: FloatArray
+    stop_ids: IntArray
+    num_stop_ids: IntArray
+    bad_prefixes: IntArray
+    bad_lasts: IntArray
+    recent: IntArray
+    allowed: IntArray | None
+    seen_rows: IntArray
+    seen_ids: IntArray
+    is_output: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingFeatures:
+    """What the sampler has to do in a step: the union over its rows, so that unused parts cost nothing.
+
+    Attributes:
+        num_logprobs: likeliest tokens to report for each row; None for nothing at all.
+    """
+
+    is_greedy: bool
+    has_filters: bool
+    has_penalties: bool
+    has_bias: bool
+    has_masks: bool
+    has_bad_words: bool
+    has_min_tokens: bool
+    num_logprobs: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +110,10 @@ class StepPlan:
         num_computed_tokens: [S] positions whose KV is there already; the new tokens start here.
         token_ids: [T] ids of the new tokens in order of `rows`, or TOKEN_ON_DEVICE.
         sampled: [N] indices into `rows` of the sequences that sample a token at their last position.
-        is_greedy: no row of the step needs a random draw.
-        has_filters: some row of the step uses top_k or top_p.
+        features: what the sampler has to do.
+        scored: [M] indices into `token_ids` of prompt tokens whose successor's log-probability is wanted.
+        scored_ids: [M] those successors.
+        num_prompt_logprobs: likeliest tokens to report for each of them.
     """
 
     step_id: int
@@ -67,13 +125,29 @@ class StepPlan:
     sampled: IntArray
     new_rows: RowStates
     block_updates: BlockUpdates
-    is_greedy: bool
-    has_filters: bool
+    features: SamplingFeatures
+    scored: IntArray
+    scored_ids: IntArray
+    num_prompt_logprobs: int
 
     @property
     def num_tokens(self) -> int:
         """Tokens in the step, over all rows."""
         return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobArrays:
+    """Log-probabilities under the model itself, before temperature, penalties and masks.
+
+    Attributes:
+        chosen: [N] of the tokens in question.
+        top_ids, top: [N, k] the likeliest tokens and theirs, likeliest first.
+    """
+
+    chosen: FloatArray
+    top_ids: IntArray
+    top: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +157,11 @@ class StepResult:
     Attributes:
         step_id: of the plan.
         token_ids: [N] the sampled ids, in order of the plan's `sampled`.
+        logprobs: of the sampled ids, where the plan asked for them.
+        prompt_logprobs: of the plan's `scored_ids`, where there are any.
     """
 
     step_id: int
     token_ids: IntArray
+    logprobs: LogprobArrays | None = None
+    prompt_logprobs: LogprobArrays | None = None

@@ -17,6 +17,13 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+MAX_LOGIT_BIAS = 1024
+MAX_STOP_TOKEN_IDS = 64
+MAX_BAD_WORDS = 64
+MAX_BAD_WORD_TOKENS = 9
+"""Widths of the runner's tables; the front end refuses what exceeds them."""
+
+
 class SamplingParams(msgspec.Struct, frozen=True):
     """How the next token is chosen, and when to stop.
 
@@ -25,16 +32,46 @@ class SamplingParams(msgspec.Struct, frozen=True):
         temperature: 0 takes the likeliest token; ties go to the lowest id.
         top_p: smallest set of tokens whose probabilities reach this sum; 1 keeps all.
         top_k: number of likeliest tokens kept; 0 keeps all.
+        min_p: tokens below this share of the likeliest one's probability are dropped.
         seed: the draws are a function of (seed, position) only.
+        repetition_penalty: divides (or multiplies, where negative) the logits of tokens in prompt or output; 1 does nothing.
+        presence_penalty: subtracted from the logits of tokens in the output.
+        frequency_penalty: the same, times how often the token is there.
+        logit_bias: added to the logits of these ids.
+        allowed_token_ids: only these can be chosen.
+        bad_words: sequences of ids of which the last is never chosen after the others.
         stop_token_ids: ids that end the request; the id itself is part of the output.
+        min_tokens: stop ids cannot be chosen before this many tokens.
+        logprobs: how many of the likeliest tokens to report with each token; 0 for the chosen one alone, None for nothing.
+        prompt_logprobs: the same for each prompt token but the first.
     """
 
     max_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
     seed: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[list[int]] = []
     stop_token_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the choice depends on which tokens came before, beyond the model itself."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    @property
+    def has_filters(self) -> bool:
+        """Whether the least likely tokens are left out of a draw."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
 
 class Request(msgspec.Struct, frozen=True):

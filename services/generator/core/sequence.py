@@ -35,6 +35,7 @@ class Sequence:
         block_keys: content keys of its leading full blocks, whether it holds them or not.
         num_published_tokens: leading positions in blocks that others can find.
         num_cached_tokens: prompt positions that were found when it was first admitted.
+        num_scored_tokens: prompt positions whose successor's log-probability is reported or on its way.
     """
 
     request: Request
@@ -49,6 +50,7 @@ class Sequence:
     block_keys: list[bytes] = field(default_factory=list)
     num_published_tokens: int = 0
     num_cached_tokens: int | None = None
+    num_scored_tokens: int = 0
 
     @property
     def num_prompt_tokens(self) -> int:

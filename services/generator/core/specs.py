@@ -31,8 +31,10 @@ class SchedulerLimits:
         max_num_seqs: sequences running at once; also the number of state rows in the runner.
         max_num_batched_tokens: tokens in one step over all sequences.
         max_model_len: positions of one sequence, prompt and output together.
+        vocab_size: tokens that the model knows.
     """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
+    vocab_size: int

@@ -77,7 +77,7 @@ def _limits(settings: GeneratorSettings, config: DecoderConfig) -> SchedulerLimi
     max_model_len = settings.max_model_len or config.context_len
     if max_model_len > config.context_len:
         raise StartError(f"--max-model-len {max_model_len} is longer than the model's context of {config.context_len}")
-    return SchedulerLimits(settings.max_num_seqs, settings.max_num_batched_tokens, max_model_len)
+    return SchedulerLimits(settings.max_num_seqs, settings.max_num_batched_tokens, max_model_len, config.vocab_size)
 
 
 def _kv_cache_spec(settings: GeneratorSettings, config: DecoderConfig, dtype: torch.dtype) -> KVCacheSpec:

@@ -62,7 +62,6 @@ class EngineHandle:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Event)
         self.state = EngineState.LOADING
-        self.ready: EngineReady | None = None
         self.stats = EngineStats()
 
     @property
@@ -94,7 +93,12 @@ class EngineHandle:
             waiter.put_nowait(None)
 
     def reset_prefix_cache(self) -> None:
-        """Forget the content of all KV blocks; running requests keep theirs."""
+        """Forget the content of all KV blocks; running requests keep theirs.
+
+        Raises:
+            NotReadyError, EngineDeadError: there is no engine to tell.
+        """
+        self.check_open()
         self._send(ResetPrefixCache())
 
     def shutdown(self) -> None:
@@ -110,7 +114,9 @@ class EngineHandle:
             EngineDeadError: the engine is gone.
             OverloadedError: too many requests are in the engine.
         """
-        self._check_open()
+        self.check_open()
+        if len(self._waiters) >= self._max_requests:
+            raise OverloadedError(f"{len(self._waiters)} requests are running or queued, the limit", retry_after_s=1)
         request_id = next(self._ids)
         waiter: asyncio.Queue[TokenEvent | None] = asyncio.Queue()
         self._waiters[request_id] = waiter
@@ -122,13 +128,12 @@ class EngineHandle:
         if self._waiters.pop(request_id, None) is not None and self.state is EngineState.READY:
             self._send(Abort(request_id))
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise NotReadyError or EngineDeadError where the engine takes no requests."""
         if self.state is EngineState.LOADING:
             raise NotReadyError("The model is loading", retry_after_s=2)
         if self.state is EngineState.DEAD:
             raise EngineDeadError("The engine is not running")
-        if len(self._waiters) >= self._max_requests:
-            raise OverloadedError(f"{len(self._waiters)} requests are running or queued, the limit", retry_after_s=1)
 
     def _send(self, command: Command) -> None:
         if self._socket is not None:
@@ -145,15 +150,12 @@ class EngineHandle:
     def _take(self, event: Event) -> None:
         match event:
             case EngineReady():
-                self.ready = event
                 self.state = EngineState.READY
                 log.info("engine_ready", num_blocks=event.num_blocks, block_size=event.block_size)
             case StepEvents():
                 self.stats = event.stats
                 for token_event in event.tokens:
-                    waiter = self._waiters.get(token_event.request_id)
-                    if waiter is not None:  # else its client left and the abort is on its way
-                        waiter.put_nowait(token_event)
+                    self._deliver(token_event)
             case Refused():
                 log.error("engine_refused", reason=event.reason)
                 self.mark_dead()
@@ -186,9 +188,24 @@ class TokenStream:
         self._is_over = len(alive) < len(events) or alive[-1].finish_reason is not None
         if not alive or (self._is_over and alive[-1].finish_reason is None):
             raise EngineDeadError("The engine stopped while it worked on this request")
-        token_ids = [token_id for event in alive for token_id in event.token_ids]
-        return TokenEvent(self._request_id, token_ids, alive[-1].finish_reason, alive[0].num_cached_tokens)
+        return _merged(alive)
 
     async def aclose(self) -> None:
         """Give the request up; aborts it unless it has ended."""
         self._handle.close(self._request_id)
+
+
+def _merged(events: list[TokenEvent]) -> TokenEvent:
+    """Several events of one request as one."""
+    if len(events) == 1:
+        return events[0]
+    logprobs = [entry for event in events for entry in event.logprobs or []]
+    prompt_logprobs = [entry for event in events for entry in event.prompt_logprobs or []]
+    return TokenEvent(
+        events[0].request_id,
+        [token_id for event in events for token_id in event.token_ids],
+        events[-1].finish_reason,
+        next((event.num_cached_tokens for event in events if event.num_cached_tokens is not None), None),
+        logprobs=logprobs or None,
+        prompt_logprobs=prompt_logprobs or None,
+    )

@@ -63,7 +63,6 @@ class EngineLoop:
         self._ready = ready
         self._max_in_flight = max_in_flight
         self._in_flight: deque[tuple[StepPlan, RunningStep]] = deque()
-        self._frontends: set[str] = set()
         self._is_stopping = False
 
     def run(self) -> None:
@@ -114,7 +113,6 @@ class EngineLoop:
         if hello.protocol_version != PROTOCOL_VERSION:
             self._transport.send(frontend_id, Refused(f"the engine speaks protocol version {PROTOCOL_VERSION}"))
             return
-        self._frontends.add(frontend_id)
         self._transport.send(frontend_id, self._ready)
 
     def _end(self, frontend_id: str, request_id: int, reason: FinishReason) -> None:

@@ -27,6 +27,11 @@ class EngineProcess:
         self._address = address
         self._process: asyncio.subprocess.Process | None = None
 
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, once the process has ended."""
+        return None if self._process is None else self._process.returncode
+
     async def start(self) -> None:
         """Start the subprocess; it loads the model and then answers on its address."""
         self._process = await asyncio.create_subprocess_exec(
@@ -40,15 +45,17 @@ class EngineProcess:
         )
         log.info("engine_started", pid=self._process.pid)
 
-    async def wait(self) -> int:
-        """Wait for the end of the process; answers its exit code."""
+    async def wait(self) -> None:
+        """Wait for the end of the process."""
         assert self._process is not None  # noqa: S101 - started before
-        return await self._process.wait()
+        await self._process.wait()
 
     async def stop(self, timeout_s: float) -> None:
         """Wait for the process to leave after it was asked to; kill it when it does not."""
         if self._process is None or self._process.returncode is not None:
             return
+        if self._process.stdin is not None:
+            self._process.stdin.close()  # the engine leaves at once, even if it is still loading
         with contextlib.suppress(ProcessLookupError):
             try:
                 await asyncio.wait_for(self._process.wait(), timeout_s)

@@ -8,18 +8,16 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from services.generator.core.request import SamplingParams
-from services.generator.frontend.generation import Engine, TextPiece, TokenSource, generate_text
+from services.generator.frontend.generation import Engine, TextPiece, TextRules, TokenSource, generate_text
 from shared.text.tokenizer import Tokenizer
 
 
 class Choices:
-    """Several generations side by side.
+    """Several generations side by side; must be closed.
 
     Args:
         work: prompt and parameters of each choice, in order of their index.
         cache_salt: of the request.
-    Raises:
-        ServiceError: the engine does not take all of them; none is left running then.
     """
 
     def __init__(
@@ -27,15 +25,15 @@ class Choices:
         engine: Engine,
         tokenizer: Tokenizer,
         work: Sequence[tuple[list[int], SamplingParams]],
-        stops: Sequence[str],
+        rules: TextRules,
         cache_salt: str | None,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._stops = stops
-        self._sources: list[TokenSource] = []
         self._engine = engine
+        self._tokenizer = tokenizer
         self._work = work
+        self._rules = rules
         self._cache_salt = cache_salt
+        self._sources: list[TokenSource] = []
 
     @property
     def num_choices(self) -> int:
@@ -43,7 +41,11 @@ class Choices:
         return len(self._work)
 
     async def start(self) -> None:
-        """Submit all; raises at once where the engine takes none, before any header is sent."""
+        """Submit all.
+
+        Raises:
+            ServiceError: the engine does not take all of them; none is left running then.
+        """
         try:
             for prompt, sampling in self._work:
                 self._sources.append(self._engine.submit(prompt, sampling, self._cache_salt))
@@ -54,7 +56,7 @@ class Choices:
     async def pieces(self) -> AsyncGenerator[tuple[int, TextPiece], None]:
         """(index, piece) in the order in which they come; ends when every choice has ended."""
         if len(self._sources) == 1:  # the common case needs no tasks
-            async with aclosing(generate_text(self._sources[0], self._tokenizer, self._stops)) as texts:
+            async with aclosing(generate_text(self._sources[0], self._tokenizer, self._rules)) as texts:
                 async for piece in texts:
                     yield 0, piece
             return
@@ -82,6 +84,6 @@ class Choices:
             await source.aclose()
 
     async def _pump(self, index: int, emit: Callable[[tuple[int, TextPiece]], None]) -> None:
-        async with aclosing(generate_text(self._sources[index], self._tokenizer, self._stops)) as texts:
+        async with aclosing(generate_text(self._sources[index], self._tokenizer, self._rules)) as texts:
             async for piece in texts:
                 emit((index, piece))

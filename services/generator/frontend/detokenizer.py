@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from shared.text.tokenizer import Tokenizer
 
 _REPLACEMENT = "�"
+_MAX_UNDECIDED = 64
 
 
 class IncrementalDetokenizer:
@@ -17,8 +18,9 @@ class IncrementalDetokenizer:
              0                                        _num_emitted
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, skips_special: bool = True) -> None:
         self._tokenizer = tokenizer
+        self._skips_special = skips_special
         self._window: list[int] = []
         self._num_emitted = 0
 
@@ -34,15 +36,20 @@ class IncrementalDetokenizer:
         return text[len(context) :]
 
     def _push_one(self, token_id: int) -> str:
+        if self._skips_special and token_id in self._tokenizer.special_ids:
+            return ""
         self._window.append(token_id)
         text, context = self._texts()
-        if text.endswith(_REPLACEMENT) or len(text) <= len(context):
+        is_whole = not text.endswith(_REPLACEMENT) and len(text) > len(context)
+        # No character takes so many tokens: what is there will never be whole, and waiting would cost more with each token.
+        is_hopeless = len(self._window) - self._num_emitted > _MAX_UNDECIDED
+        if not (is_whole or is_hopeless):
             return ""
         self._window = self._window[self._num_emitted :]
         self._num_emitted = len(self._window)
         return text[len(context) :]
 
     def _texts(self) -> tuple[str, str]:
-        text = self._tokenizer.decode(self._window, skip_special_tokens=True)
-        context = self._tokenizer.decode(self._window[: self._num_emitted], skip_special_tokens=True)
+        text = self._tokenizer.decode(self._window, skip_special_tokens=self._skips_special)
+        context = self._tokenizer.decode(self._window[: self._num_emitted], skip_special_tokens=self._skips_special)
         return text, context

@@ -1,14 +1,14 @@
 """One choice being generated: token events of the engine in, pieces of text out, with the reason for its end.
 
-Called by the API routes. Owns detokenizing and stop strings; the engine is a Protocol, so tests need no process.
+Called by `frontend.choices`. Owns detokenizing and stop strings; the engine is a Protocol, so tests need no process.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from services.generator.core.messages import TokenEvent
+from services.generator.core.messages import TokenEvent, TokenLogprob
 from services.generator.core.request import FinishReason, SamplingParams
 from services.generator.frontend.detokenizer import IncrementalDetokenizer
 from services.generator.frontend.stop_strings import StopStrings
@@ -32,9 +32,39 @@ class TokenSource(Protocol):
 class Engine(Protocol):
     """What starts requests; the production class is `engine.handle.EngineHandle`."""
 
+    def check_open(self) -> None:
+        """Raise where it takes none."""
+        ...
+
     def submit(self, prompt: list[int], sampling: SamplingParams, cache_salt: str | None) -> TokenSource:
         """Start a request, or raise at once where the engine takes none."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextRules:
+    """How tokens become the text of an answer.
+
+    Attributes:
+        stops: strings that end it.
+        stop_token_ids: the request's own ids that end it, which are then named as the reason.
+        min_tokens: stop strings do not count before this many tokens.
+    """
+
+    stops: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    keeps_stop: bool = False
+    skips_special: bool = True
+    min_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredToken:
+    """A token with its log-probability, and where its text begins in the choice's text, in characters."""
+
+    token_id: int
+    logprob: TokenLogprob | None
+    text_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +75,8 @@ class TextPiece:
         num_tokens: tokens generated since the piece before.
         stop_reason: the stop string or stop token id that ended it; None for the model's own end token.
         num_cached_tokens: prompt tokens that came from the prefix cache, the same in every piece.
+        tokens: those tokens, where log-probabilities were asked for.
+        prompt_logprobs: with the first piece: of each prompt token from the second on, where asked for.
     """
 
     text: str
@@ -52,6 +84,8 @@ class TextPiece:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     num_cached_tokens: int | None = None
+    tokens: list[ScoredToken] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
     @property
     def public_reason(self) -> PublicReason | None:
@@ -65,40 +99,86 @@ class TextPiece:
                 return None
 
 
-async def generate_text(
-    source: TokenSource, tokenizer: Tokenizer, stops: Sequence[str]
-) -> AsyncGenerator[TextPiece, None]:
+Pieces = AsyncGenerator[tuple[int, TextPiece], None]
+"""(index of the choice, its next piece) in the order in which they come."""
+
+
+async def generate_text(source: TokenSource, tokenizer: Tokenizer, rules: TextRules) -> AsyncGenerator[TextPiece, None]:
     """Pieces of one choice; the last has a finish reason and none follows it.
 
     A stop string is found here, in the text: closing the source then aborts the request.
     """
-    detokenizer = IncrementalDetokenizer(tokenizer)
-    matcher = StopStrings(stops)
-    num_tokens, num_cached = 0, None
+    text = _ChoiceText(tokenizer, rules)
     async with aclosing(source) as events:
         async for event in events:
-            num_cached = event.num_cached_tokens if num_cached is None else num_cached
-            for token_id in event.token_ids:
-                num_tokens += 1
-                text = matcher.push(detokenizer.push([token_id]))
-                if matcher.matched is not None:
-                    yield TextPiece(text, num_tokens, FinishReason.STOP, matcher.matched, num_cached)
+            for piece in text.take(event):
+                yield piece
+                if piece.finish_reason is not None:
                     return
-                if text:
-                    yield TextPiece(text, num_tokens, num_cached_tokens=num_cached)
-                    num_tokens = 0
-            if event.finish_reason is not None:
-                _check_end(event.finish_reason)
-                text = matcher.push(detokenizer.flush())
-                if matcher.matched is not None:
-                    yield TextPiece(text, num_tokens, FinishReason.STOP, matcher.matched, num_cached)
-                else:
-                    yield TextPiece(text + matcher.flush(), num_tokens, event.finish_reason, None, num_cached)
 
 
-def _check_end(reason: FinishReason) -> None:
-    """An end that is no answer becomes an error."""
-    if reason is FinishReason.ERROR:
-        raise InvalidRequestError("The engine cannot run this request: it does not fit into the KV cache")
-    if reason is FinishReason.ABORT:
-        raise InternalError("The request was aborted")
+class _ChoiceText:
+    """Text of one choice as far as it has come, and what the next piece will carry besides."""
+
+    def __init__(self, tokenizer: Tokenizer, rules: TextRules) -> None:
+        self._rules = rules
+        self._detokenizer = IncrementalDetokenizer(tokenizer, skips_special=rules.skips_special)
+        self._matcher = StopStrings(rules.stops, keeps_match=rules.keeps_stop)
+        self._num_tokens = 0
+        self._num_chars = 0
+        self._num_new_tokens = 0
+        self._num_cached: int | None = None
+        self._tokens: list[ScoredToken] = []
+        self._prompt_logprobs: list[TokenLogprob] = []
+
+    def take(self, event: TokenEvent) -> Iterator[TextPiece]:
+        """The pieces that `event` makes certain."""
+        self._num_cached = event.num_cached_tokens if self._num_cached is None else self._num_cached
+        self._prompt_logprobs += event.prompt_logprobs or []
+        logprobs: Sequence[TokenLogprob | None] = event.logprobs or [None] * len(event.token_ids)
+        is_stopped = event.finish_reason is FinishReason.STOP
+        for index, (token_id, logprob) in enumerate(zip(event.token_ids, logprobs, strict=True)):
+            is_stop_token = is_stopped and index == len(event.token_ids) - 1
+            text = self._push(token_id, logprob, is_hidden=is_stop_token and not self._rules.keeps_stop)
+            if self._matcher.matched is not None:
+                yield self._piece(text, FinishReason.STOP, self._matcher.matched)
+                return
+            if text:
+                yield self._piece(text)
+        if event.finish_reason is not None:
+            yield self._last_piece(event)
+
+    def _push(self, token_id: int, logprob: TokenLogprob | None, *, is_hidden: bool) -> str:
+        self._num_tokens += 1
+        self._num_new_tokens += 1
+        if logprob is not None:
+            self._tokens.append(ScoredToken(token_id, logprob, self._num_chars))
+        text = "" if is_hidden else self._detokenizer.push([token_id])
+        self._num_chars += len(text)
+        return text if self._num_tokens < self._rules.min_tokens else self._matcher.push(text)
+
+    def _last_piece(self, event: TokenEvent) -> TextPiece:
+        reason = event.finish_reason
+        if reason is FinishReason.ERROR:
+            raise InvalidRequestError("The engine cannot run this request: it does not fit into the KV cache")
+        if reason is FinishReason.ABORT:
+            raise InternalError("The request was aborted")
+        text = self._matcher.push(self._detokenizer.flush())
+        if self._matcher.matched is not None:
+            return self._piece(text, FinishReason.STOP, self._matcher.matched)
+        last = event.token_ids[-1] if event.token_ids else None
+        is_own_stop = reason is FinishReason.STOP and last in self._rules.stop_token_ids
+        return self._piece(text + self._matcher.flush(), reason, last if is_own_stop else None)
+
+    def _piece(self, text: str, reason: FinishReason | None = None, stop_reason: str | int | None = None) -> TextPiece:
+        piece = TextPiece(
+            text,
+            self._num_new_tokens,
+            reason,
+            stop_reason,
+            self._num_cached,
+            tokens=self._tokens,
+            prompt_logprobs=self._prompt_logprobs,
+        )
+        self._num_new_tokens, self._tokens, self._prompt_logprobs = 0, [], []
+        return piece

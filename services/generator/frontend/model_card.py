@@ -15,10 +15,11 @@ from shared.settings.model_folder import read_json
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """One served base model; `created` in unix seconds."""
+    """One served base model; `created` in unix seconds, `vocab_size` the ids that both tokenizer and model know."""
 
     name: str
     max_model_len: int
+    vocab_size: int
     eos_token_ids: frozenset[int]
     created: int
 
@@ -32,8 +33,12 @@ class ModelCard:
         return ModelEntry(id=self.name, created=self.created, task="generate", max_model_len=self.max_model_len)
 
 
-def read_model_card(folder: Path, name: str, max_model_len: int | None) -> ModelCard:
-    """Read the card of the model in `folder`; the context length comes from the config unless given."""
+def read_model_card(folder: Path, name: str, max_model_len: int | None, num_token_ids: int) -> ModelCard:
+    """Read the card of the model in `folder`; the context length comes from the config unless given.
+
+    Args:
+        num_token_ids: ids of the tokenizer, which may be more than the model has rows for.
+    """
     config = read_json(folder / "config.json")
     path = folder / "generation_config.json"
     generation = read_json(path) if path.is_file() else {}
@@ -41,6 +46,7 @@ def read_model_card(folder: Path, name: str, max_model_len: int | None) -> Model
     return ModelCard(
         name=name,
         max_model_len=max_model_len or int(config.get("max_position_embeddings") or 2048),
+        vocab_size=min(num_token_ids, int(config.get("vocab_size") or num_token_ids)),
         eos_token_ids=frozenset(_ids(eos)),
         created=int(time.time()),
     )

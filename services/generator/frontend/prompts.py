@@ -5,14 +5,18 @@ Called by the API routes before a request is submitted. Tokenizes off the event 
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from services.generator.frontend.chat_template import ChatTemplate
+from services.generator.frontend.model_card import ModelCard
 from shared.contracts.chat import ChatMessage
 from shared.contracts.completions import Prompt
 from shared.errors import ContextLengthExceededError, InvalidRequestError
 from shared.text.tokenizer import Tokenizer
 
 MAX_PROMPTS = 256
+NUM_THREADS = 2
 _LONG_TEXT = 2_000
 """Characters from which tokenizing goes to another thread; below, the hand-over costs more than it saves."""
 
@@ -21,14 +25,16 @@ class PromptPreparer:
     """Prepares prompts for one model.
 
     Args:
-        max_model_len: longest sequence in tokens.
+        card: limits of the model.
     """
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, max_model_len: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, card: ModelCard) -> None:
         self._tokenizer = tokenizer
         self._template = template
-        self._max_model_len = max_model_len
-        self._max_chars = max_model_len * tokenizer.max_token_chars
+        self._vocab_size = card.vocab_size
+        self._max_model_len = card.max_model_len
+        self._max_chars = card.max_model_len * tokenizer.max_token_chars
+        self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="tokenize")
 
     async def from_completion(self, prompt: Prompt) -> list[list[int]]:
         """Token ids of each prompt in `prompt`.
@@ -55,14 +61,25 @@ class PromptPreparer:
             raise InvalidRequestError(
                 "messages: this model has no chat template; use /v1/completions", param="messages"
             )
-        plain = [{"role": _role(message), "content": _text(message)} for message in messages]
-        return self._template.render(plain, add_generation_prompt=add_generation_prompt)
+        return self._template.render(
+            [_plain(message) for message in messages], add_generation_prompt=add_generation_prompt
+        )
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of any text, without limits on their number."""
         if len(text) < _LONG_TEXT:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        return await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        encode = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, encode)
+
+    async def detokenize(self, token_ids: list[int]) -> str:
+        """Text of any ids, special tokens included.
+
+        Raises:
+            InvalidRequestError: an id is not in the vocabulary.
+        """
+        self._check_vocabulary(token_ids, "tokens")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._tokenizer.decode, token_ids)
 
     def max_tokens(self, prompt: Sequence[int], limit: tuple[str, int | None], default: int | None) -> int:
         """Output limit of one prompt: what was asked, the default, or what is left of the context.
@@ -77,6 +94,7 @@ class PromptPreparer:
         param, asked = limit
         if asked is None:
             return left if default is None else min(left, default)
+        asked = max(1, asked)  # for 0 the engine makes one token, which is dropped
         if asked > left:
             raise ContextLengthExceededError(
                 f"{param}: the context is {self._max_model_len} tokens; the prompt has {len(prompt)} and {asked} more "
@@ -92,14 +110,17 @@ class PromptPreparer:
             prompt = await self.tokenize(prompt, add_special_tokens=add_special_tokens)
         if not prompt:
             raise InvalidRequestError(f"{param}: must not be empty", param=param)
-        bad = next((token_id for token_id in prompt if token_id >= self._tokenizer.vocab_size), None)
-        if bad is not None:
-            raise InvalidRequestError(
-                f"{param}: token id {bad} is not in the vocabulary of {self._tokenizer.vocab_size}", param=param
-            )
         if len(prompt) >= self._max_model_len:
             raise self._too_long(str(len(prompt)), param)
+        self._check_vocabulary(prompt, param)
         return prompt
+
+    def _check_vocabulary(self, token_ids: Sequence[int], param: str) -> None:
+        bad = next((token_id for token_id in token_ids if token_id >= self._vocab_size), None)
+        if bad is not None:
+            raise InvalidRequestError(
+                f"{param}: token id {bad} is not in the vocabulary of {self._vocab_size}", param=param
+            )
 
     def _too_long(self, count: str, param: str) -> ContextLengthExceededError:
         return ContextLengthExceededError(
@@ -117,8 +138,11 @@ def _split(prompt: Prompt) -> list[str | list[int]]:
     return [item for item in prompt if not isinstance(item, int)]
 
 
-def _role(message: ChatMessage) -> str:
-    return "system" if message.role == "developer" else message.role
+def _plain(message: ChatMessage) -> dict[str, str]:
+    """What templates read: role and content, and the name where there is one."""
+    role = "system" if message.role == "developer" else message.role
+    named = {} if message.name is None else {"name": message.name}
+    return {"role": role, "content": _text(message), **named}
 
 
 def _text(message: ChatMessage) -> str:

@@ -7,10 +7,15 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """The pending text of one choice; `matched` is the stop string that ended it, if one did."""
+    """The pending text of one choice; `matched` is the stop string that ended it, if one did.
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    Args:
+        keeps_match: whether the stop string itself is shown.
+    """
+
+    def __init__(self, stops: Sequence[str], *, keeps_match: bool = False) -> None:
         self._stops = tuple(stops)
+        self._keeps_match = keeps_match
         self._held = ""
         self.matched: str | None = None
 
@@ -26,7 +31,7 @@ class StopStrings:
             # The earliest place wins; at one place the longest string, so that the choice has one meaning.
             at, self.matched = min(found, key=lambda item: (item[0], -len(item[1])))
             self._held = ""
-            return pending[:at]
+            return pending[: at + len(self.matched) if self._keeps_match else at]
         keep = max(_overlap(pending, stop) for stop in self._stops)
         self._held = pending[len(pending) - keep :]
         return pending[: len(pending) - keep]

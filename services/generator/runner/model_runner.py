@@ -14,23 +14,33 @@ from services.generator.layers.attention import attend
 from services.generator.layers.forward_batch import ForwardBatch
 from services.generator.runner.kv_cache_pool import KVCachePool
 from services.generator.runner.row_tables import RowTables
-from services.generator.runner.sampler import greedy, sample
+from services.generator.runner.sampler import Logprobs, Sampler, logprobs_of
 from services.generator.runner.step_inputs import make_forward_batch
 from shared.modeling.config import DecoderConfig
 from shared.modeling.decoder import DecoderWeights, Linear, decoder_forward, linear
 from shared.modeling.rope import apply_rope, rope_table
 
+SCORED_AT_ONCE = 256
+"""Prompt tokens whose logits are in memory at one time."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchedStep:
-    """A step on its way; `token_ids` [N] live on the device."""
+    """A step on its way; its tensors live on the device."""
 
     step_id: int
     token_ids: Tensor
+    logprobs: Logprobs | None
+    prompt_logprobs: Logprobs | None
 
     def result(self) -> StepResult:
         """Wait for the sampled ids: the one place where the host waits for the device."""
-        return StepResult(self.step_id, self.token_ids.to(torch.int32).cpu().numpy())
+        return StepResult(
+            self.step_id,
+            self.token_ids.to(torch.int32).cpu().numpy(),
+            None if self.logprobs is None else self.logprobs.to_host(),
+            None if self.prompt_logprobs is None else self.prompt_logprobs.to_host(),
+        )
 
 
 class StepOps:
@@ -73,30 +83,49 @@ class ModelRunner:
         self._pool = pool
         self._block_size = spec.block_size
         self._tables = RowTables(limits.max_num_seqs, spec.blocks_for(limits.max_model_len), device)
+        self._sampler = Sampler(limits.max_num_seqs, config.vocab_size, device)
         self._rope = rope_table(config.rope, limits.max_model_len, dtype, device)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> LaunchedStep:
         """Run one step; the sampled ids are also kept on the device for the next one."""
-        self._tables.apply(plan)
-        dtype = self._weights.embedding.dtype
-        batch = make_forward_batch(plan, self._tables, self._block_size, dtype)
-        logits = self.forward(batch)
+        batch = self.prepare(plan)
+        hidden = self.forward(batch)
+        logits = self.logits(hidden[batch.logits_index])
         rows = torch.from_numpy(plan.rows[plan.sampled]).to(logits.device, torch.int64)
-        token_ids = self._sample(plan, batch, logits, rows)
+        positions = batch.positions[batch.logits_index] + 1
+        token_ids = self._sampler(logits, plan.features, rows, positions)
         self._tables.last_token[rows] = token_ids
-        return LaunchedStep(plan.step_id, token_ids)
+        num_top = plan.features.num_logprobs
+        logprobs = None if num_top is None else logprobs_of(logits, token_ids, num_top)
+        return LaunchedStep(plan.step_id, token_ids, logprobs, self._score_prompt(plan, hidden))
+
+    def prepare(self, plan: StepPlan) -> ForwardBatch:
+        """Enter what the plan changes in the tables, and make its inputs."""
+        self._tables.apply(plan.block_updates)
+        self._sampler.begin_rows(plan.new_rows)
+        return make_forward_batch(plan, self._tables, self._block_size, self._weights.embedding.dtype)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Logits [N, V] in fp32 of the positions that sample."""
+        """Hidden states [T, C] after the last norm."""
         ops = StepOps(batch, self._pool, self._rope[batch.positions], self._config)
-        hidden = decoder_forward(self._weights, self._config, ops, batch.token_ids)
-        return linear(Linear(self._weights.head), hidden[batch.logits_index]).float()
+        return decoder_forward(self._weights, self._config, ops, batch.token_ids)
 
-    def _sample(self, plan: StepPlan, batch: ForwardBatch, logits: Tensor, rows: Tensor) -> Tensor:
-        if plan.is_greedy:
-            return greedy(logits)
-        tables = self._tables
-        filters = (tables.top_k[rows], tables.top_p[rows]) if plan.has_filters else None
-        position = batch.positions[batch.logits_index] + 1
-        return sample(logits, tables.temperature[rows], filters, tables.seed[rows], position)
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[N, C] to [N, V] in fp32."""
+        return linear(Linear(self._weights.head), hidden).float()
+
+    def _score_prompt(self, plan: StepPlan, hidden: Tensor) -> Logprobs | None:
+        """Log-probabilities of prompt tokens, in pieces that bound the memory for their logits."""
+        if len(plan.scored) == 0:
+            return None
+        where, ids = (
+            torch.from_numpy(array).to(hidden.device, torch.int64) for array in (plan.scored, plan.scored_ids)
+        )
+        parts = [
+            logprobs_of(self.logits(hidden[piece]), piece_ids, plan.num_prompt_logprobs)
+            for piece, piece_ids in zip(
+                torch.split(where, SCORED_AT_ONCE), torch.split(ids, SCORED_AT_ONCE), strict=True
+            )
+        ]
+        return Logprobs(*(torch.cat([getattr(part, name) for part in parts]) for name in ("chosen", "top_ids", "top")))

@@ -3,21 +3,105 @@
 Called by the ModelRunner after the forward pass. A draw depends on (seed, position) only, never on what else is in the batch.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from services.generator.core.plan import LogprobArrays, RowStates, SamplingFeatures
+from services.generator.runner.logits import add_bias, add_penalties, mask_allowed, mask_bad_words, mask_early_stops
 from services.generator.runner.random import uniform
+from services.generator.runner.sampling_tables import SamplingTables
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """`LogprobArrays` on the device: chosen [N], top_ids [N, k], top [N, k]."""
+
+    chosen: Tensor
+    top_ids: Tensor
+    top: Tensor
+
+    def to_host(self) -> LogprobArrays:
+        """Wait for the values."""
+        ids = self.top_ids.to(torch.int32)
+        return LogprobArrays(self.chosen.cpu().numpy(), ids.cpu().numpy(), self.top.cpu().numpy())
+
+
+class Sampler:
+    """Owns the sampling parameters of all rows."""
+
+    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
+        self._tables = SamplingTables(max_num_seqs, vocab_size, device)
+
+    def begin_rows(self, new: RowStates) -> None:
+        """Take the parameters of rows that begin."""
+        self._tables.apply(new)
+
+    def __call__(self, logits: Tensor, features: SamplingFeatures, rows: Tensor, positions: Tensor) -> Tensor:
+        """One token for each row.
+
+        Args:
+            logits: [N, V] fp32.
+            features: what the rows need, their union.
+            rows: [N] int64, state row of each.
+            positions: [N] int64, of the tokens to choose.
+        Returns:
+            [N] int64.
+        """
+        tables = self._tables
+        changed = self._change(logits, features, rows, positions)
+        if changed is not logits:
+            # Where the constraints of a request leave nothing, the model's own choice is better than token 0.
+            has_any = (changed > float("-inf")).any(dim=-1, keepdim=True)
+            logits = torch.where(has_any, changed, logits)
+        if features.is_greedy:
+            token_ids = greedy(logits)
+        else:
+            filters = (tables.top_k[rows], tables.top_p[rows], tables.min_p[rows]) if features.has_filters else None
+            token_ids = sample(logits, tables.temperature[rows], filters, tables.seed[rows], positions)
+        if features.has_penalties:
+            tables.note_sampled(rows, token_ids)
+        if features.has_bad_words:
+            tables.shift_recent(rows, token_ids)
+        return token_ids
+
+    def _change(self, logits: Tensor, features: SamplingFeatures, rows: Tensor, positions: Tensor) -> Tensor:
+        tables = self._tables
+        if features.has_penalties:
+            logits = add_penalties(logits, tables, rows)
+        if features.has_bias:
+            logits = add_bias(logits, tables, rows)
+        if features.has_masks:
+            logits = mask_allowed(logits, tables, rows)
+        if features.has_bad_words:
+            logits = mask_bad_words(logits, tables, rows)
+        if features.has_min_tokens:
+            logits = mask_early_stops(logits, tables, rows, positions)
+        return logits
+
+
+def logprobs_of(logits: Tensor, token_ids: Tensor, num_top: int) -> Logprobs:
+    """Log-probabilities under the model itself of `token_ids` [N] and of the `num_top` likeliest tokens.
+
+    Args:
+        logits: [N, V] fp32, as they came from the model.
+    """
+    logprobs = torch.log_softmax(logits, dim=-1)
+    top, top_ids = logprobs.topk(num_top, dim=-1)
+    return Logprobs(logprobs.gather(1, token_ids[:, None])[:, 0], top_ids, top)
 
 
 def greedy(logits: Tensor) -> Tensor:
     """The likeliest token of each row, ties to the lowest id: [N, V] to [N] int64."""
     best = logits.amax(dim=-1, keepdim=True)
     ids = torch.arange(logits.shape[-1], device=logits.device)
-    return torch.where(logits == best, ids, logits.shape[-1]).amin(dim=-1)
+    return torch.where(logits == best, ids, logits.shape[-1] - 1).amin(dim=-1)  # an id also where all are NaN
 
 
-def filter_top(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Zero all but the `top_k` likeliest tokens, then all but the smallest set that reaches `top_p` of what is left.
+def filter_top(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    """Zero the unlikely tokens: all but the `top_k` likeliest, then those below `min_p` times the likeliest, then all but the
+    smallest set that reaches `top_p` of what is left.
 
     Ties go to the lowest id. The likeliest token always stays.
 
@@ -25,13 +109,14 @@ def filter_top(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
         probs: [N, V] fp32.
         top_k: [N] int64; 0 keeps all.
         top_p: [N] fp32.
+        min_p: [N] fp32.
     Returns:
         [N, V], not normalised.
     """
     ordered, ids = probs.sort(dim=-1, descending=True, stable=True)
     ranks = torch.arange(probs.shape[-1], device=probs.device)
     is_in_k = (ranks < top_k[:, None]) | (top_k[:, None] == 0)
-    ordered = torch.where(is_in_k, ordered, 0)
+    ordered = torch.where(is_in_k & (ordered >= min_p[:, None] * ordered[:, :1]), ordered, 0)
     before = ordered.cumsum(dim=-1, dtype=torch.float64) - ordered
     is_in_p = before < top_p[:, None].double() * ordered.sum(dim=-1, keepdim=True, dtype=torch.float64)
     kept = torch.where(is_in_p | (ranks == 0), ordered, 0)
@@ -58,14 +143,14 @@ def draw(probs: Tensor, seed: Tensor, position: Tensor) -> Tensor:
 
 
 def sample(
-    logits: Tensor, temperature: Tensor, filters: tuple[Tensor, Tensor] | None, seed: Tensor, position: Tensor
+    logits: Tensor, temperature: Tensor, filters: tuple[Tensor, Tensor, Tensor] | None, seed: Tensor, position: Tensor
 ) -> Tensor:
     """Tokens by temperature: rows at 0 take the likeliest, the others draw.
 
     Args:
         logits: [N, V] fp32.
         temperature: [N] fp32.
-        filters: (top_k [N], top_p [N]), or None where no row uses them.
+        filters: (top_k [N], top_p [N], min_p [N]), or None where no row uses them.
     Returns:
         [N] int64.
     """

@@ -55,9 +55,9 @@ class KVCacheManager:
     def attach_prefix(self, sequence: Sequence) -> None:
         """Give a sequence without blocks those that hold the beginning of its tokens already.
 
-        Its last token is always left to compute, since its logits are wanted.
+        Its last token is always left to compute, since its logits are wanted; all are where prompt logits are wanted.
         """
-        if self._keys is None:
+        if self._keys is None or sequence.request.sampling.prompt_logprobs is not None:
             return
         num_usable = (sequence.num_tokens - 1) // self._spec.block_size
         self._extend_keys(sequence)
@@ -111,8 +111,10 @@ class KVCacheManager:
         sequence.num_published_tokens = 0
 
     def reset_cache(self) -> None:
-        """Forget all content; blocks in use stay in use."""
+        """Forget all content, also what running sequences will add to it; blocks in use stay in use."""
         self._cache.clear()
+        if self._keys is not None:
+            self._keys.start_generation()
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Raise InternalError where counts and holders disagree; `sequences` are all that hold any block."""

@@ -9,13 +9,14 @@ from collections import deque
 from collections.abc import Iterable
 
 from services.generator.core.block_keys import PrefixSalt
-from services.generator.core.messages import EngineStats, TokenEvent
+from services.generator.core.messages import EngineStats, TokenEvent, TokenLogprob
 from services.generator.core.plan import StepPlan, StepResult
 from services.generator.core.request import FinishReason, Request
 from services.generator.core.sequence import Sequence, SequenceStatus
 from services.generator.core.specs import SchedulerLimits
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
-from services.generator.scheduler.plan_builder import PlanBuilder
+from services.generator.scheduler.logprobs import prompt_logprobs, token_logprob
+from services.generator.scheduler.plan_builder import BuiltPlan, PlanBuilder
 from shared.errors import InternalError
 
 RequestKey = tuple[str, int]
@@ -33,7 +34,7 @@ class Scheduler:
         self._running: list[Sequence] = []
         self._retiring: list[Sequence] = []
         self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
-        self._in_flight: deque[tuple[int, list[Sequence]]] = deque()
+        self._in_flight: deque[BuiltPlan] = deque()
         self._next_step_id = 0
         self._num_preemptions = 0
 
@@ -66,41 +67,39 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """The next step, or None where nothing can run before the steps in flight are committed."""
-        builder = PlanBuilder(self._next_step_id)
+        builder = PlanBuilder(self._next_step_id, self._limits.vocab_size)
         budget = self._limits.max_num_batched_tokens
         budget, has_shortage = self._schedule_running(builder, budget)
         if not has_shortage:
             self._admit(builder, budget)
         if builder.is_empty:
             return None
-        plan, sampled = builder.build()
-        for sequence in sampled:
+        built = builder.build()
+        for sequence in built.sampled:
             sequence.num_pending += 1
-        self._in_flight.append((plan.step_id, sampled))
+        self._in_flight.append(built)
         self._next_step_id += 1
-        return plan
+        return built.plan
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[tuple[str, TokenEvent]]:
         """Record what a step sampled; answers (frontend_id, event) for every sequence that moved.
 
         Steps are committed in the order in which they were planned.
         """
-        step_id, sampled = self._in_flight.popleft()
-        if not step_id == plan.step_id == result.step_id:
+        built = self._in_flight.popleft()
+        if not built.plan.step_id == plan.step_id == result.step_id:
             raise InternalError("steps were committed out of order; this is a bug")
-        events: list[tuple[str, TokenEvent]] = []
-        for sequence, token_id in zip(sampled, result.token_ids.tolist(), strict=True):
+        events = [
+            (sequence.request.frontend_id, TokenEvent(sequence.request.request_id, [], prompt_logprobs=logprobs))
+            for sequence, logprobs in prompt_logprobs(built.scored, result.prompt_logprobs)
+            if sequence.status is not SequenceStatus.FINISHED
+        ]
+        for index, (sequence, token_id) in enumerate(zip(built.sampled, result.token_ids.tolist(), strict=True)):
             if sequence.status is SequenceStatus.FINISHED:
                 continue  # stopped while this step was in flight: its token is the one that is wasted
-            sequence.num_pending -= 1
-            sequence.output_token_ids.append(token_id)
-            reason = _stop_reason(sequence, token_id)
-            if reason is not None:
-                self._drop_from_queues(sequence)
-                self._finish(sequence)
-            else:
-                self._kv_cache.publish(sequence)
-            events.append((sequence.request.frontend_id, _token_event(sequence, token_id, reason)))
+            logprob = token_logprob(sequence.request.sampling.logprobs, result.logprobs, index)
+            event = self._record(sequence, token_id, logprob)
+            events.append((sequence.request.frontend_id, event))
         self._release_retired()
         return events
 
@@ -200,6 +199,25 @@ class Scheduler:
 
     # --- recording ---
 
+    def _record(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> TokenEvent:
+        """Append a committed token and end the sequence if it was the last."""
+        sequence.num_pending -= 1
+        sequence.output_token_ids.append(token_id)
+        reason = _stop_reason(sequence, token_id)
+        if reason is None:
+            self._kv_cache.publish(sequence)
+        else:
+            self._drop_from_queues(sequence)
+            self._finish(sequence)
+        is_first = len(sequence.output_token_ids) == 1
+        return TokenEvent(
+            sequence.request.request_id,
+            [token_id],
+            reason,
+            num_cached_tokens=sequence.num_cached_tokens if is_first else None,
+            logprobs=None if logprob is None else [logprob],
+        )
+
     def _drop_from_queues(self, sequence: Sequence) -> None:
         if sequence.status is SequenceStatus.PREEMPTED:
             self._waiting.remove(sequence)
@@ -218,7 +236,7 @@ class Scheduler:
         self._release_retired()
 
     def _release_retired(self) -> None:
-        oldest_in_flight = self._in_flight[0][0] if self._in_flight else self._next_step_id
+        oldest_in_flight = self._in_flight[0].plan.step_id if self._in_flight else self._next_step_id
         kept: list[Sequence] = []
         for sequence in self._retiring:
             if sequence.last_step_id >= oldest_in_flight:
@@ -237,12 +255,6 @@ def _stop_reason(sequence: Sequence, token_id: int) -> FinishReason | None:
     if len(sequence.output_token_ids) >= sequence.request.sampling.max_tokens:
         return FinishReason.LENGTH
     return None
-
-
-def _token_event(sequence: Sequence, token_id: int, reason: FinishReason | None) -> TokenEvent:
-    is_first = len(sequence.output_token_ids) == 1
-    num_cached = sequence.num_cached_tokens if is_first else None
-    return TokenEvent(sequence.request.request_id, [token_id], reason, num_cached)
 
 
 def group_by_frontend(events: Iterable[tuple[str, TokenEvent]]) -> dict[str, list[TokenEvent]]:

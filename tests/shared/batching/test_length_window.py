@@ -18,7 +18,7 @@ LIMITS = st.builds(
 
 def is_allowed(window: list[int], limits: BatchLimits) -> bool:
     padded = len(window) * window[-1]
-    is_dense = padded * (1 - limits.max_padding_share) <= sum(window)
+    is_dense = len(window) * (window[-1] * (1 - limits.max_padding_share)) <= sum(window)
     return len(window) <= limits.max_rows and padded <= limits.max_tokens and is_dense
 
 

@@ -66,8 +66,9 @@ def run_async(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_every_sequence_gets_its_own_row_once(seed: int) -> None:
+@pytest.mark.parametrize("cancel_share", [0.0, 0.2])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_sequence_gets_its_own_row_once(seed: int, cancel_share: float) -> None:
     async def test() -> None:
         spec = BatcherSpec(max_rows=8, max_padding_share=0.3, max_queue_tokens=10**6, hold_s=0.001 * (seed % 2))
         async with running(spec) as run:
@@ -79,7 +80,8 @@ def test_every_sequence_gets_its_own_row_once(seed: int) -> None:
                 longest = max(map(len, batch))
                 assert len(batch) <= 8
                 assert len(batch) * longest <= 64
-                assert sum(map(len, batch)) >= 0.7 * len(batch) * longest
+                # What is abandoned after a batch was formed leaves it, so only without that is it surely dense.
+                assert cancel_share > 0 or sum(map(len, batch)) >= 0.7 * len(batch) * longest
                 assert (report.num_rows, report.num_tokens) == (len(batch), sum(map(len, batch)))
                 assert report.num_padding_tokens == len(batch) * longest - report.num_tokens
             assert len(run.batcher._line) == 0
@@ -90,7 +92,7 @@ def test_every_sequence_gets_its_own_row_once(seed: int) -> None:
             count = rng.choice([1, 1, 2, 20])
             sequences = [[rng.randrange(500) for _ in range(rng.randint(1, 64))] for _ in range(count)]
             task = run.encode(sequences)
-            if rng.random() < 0.2:
+            if rng.random() < cancel_share:
                 await asyncio.sleep(rng.random() * 0.003)
                 task.cancel()
                 await asyncio.wait({task})

@@ -1,16 +1,23 @@
 """The HTTP client against servers that answer exactly the bytes a test wants, and some that behave badly."""
 
 import asyncio
-import inspect
+import gzip
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httptools
+import aiohttp
 import pytest
-from httptools.parser import errors as httptools_errors
 
 from shared.errors import DeadlineExceededError, UpstreamInvalidError, UpstreamUnavailableError
-from shared.http.client import HttpClient, IncomingResponse, Origin, OutgoingRequest, Timeouts, UpstreamDroppedError
+from shared.http.client import (
+    _FAILURES,
+    HttpClient,
+    IncomingResponse,
+    Origin,
+    OutgoingRequest,
+    Timeouts,
+    UpstreamDroppedError,
+)
 from tests.fakes.live_server import free_port
 
 POST = OutgoingRequest("POST", b"/v1/x?a=1", [(b"content-type", b"application/json")], b'{"a":1}')
@@ -49,7 +56,8 @@ class RawServer:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = next((int(row[15:]) for row in head.split(b"\r\n") if row.startswith(b"content-length:")), 0)
+                rows = head.lower().split(b"\r\n")
+                length = next((int(row[15:]) for row in rows if row.startswith(b"content-length:")), 0)
                 self.requests.append(head + await reader.readexactly(length))
                 answer = self._script(connection, n)
                 n += 1
@@ -70,10 +78,8 @@ def run(
 ) -> None:
     async def main() -> None:
         timeouts = Timeouts(connect_s=client.pop("connect_s", 5), read_s=client.pop("read_s", 5))
-        http = HttpClient(timeouts, **client)
-        async with RawServer(script) as server, asyncio.timeout(20):
+        async with RawServer(script) as server, HttpClient(timeouts, **client) as http, asyncio.timeout(20):
             await test(http, server)
-            http.close()
 
     asyncio.run(main())
 
@@ -91,13 +97,44 @@ def test_request_on_the_wire_and_connection_reuse() -> None:
         for _ in range(3):
             assert await fetch(http, server) == (200, b"hi")
         expected = (
-            f"POST /v1/x?a=1 HTTP/1.1\r\nhost: service.test:{server.origin.port}\r\n"
-            'content-type: application/json\r\ncontent-length: 7\r\n\r\n{"a":1}'
+            f"POST /v1/x?a=1 HTTP/1.1\r\nHost: service.test:{server.origin.port}\r\n"
+            'content-type: application/json\r\nContent-Length: 7\r\n\r\n{"a":1}'
         )
         assert server.requests == [expected.encode()] * 3
         assert server.num_connections == 1
         await fetch(http, server, OutgoingRequest("GET", b"/", []))
-        assert b"content-length" not in server.requests[-1]
+        assert server.requests[-1] == f"GET / HTTP/1.1\r\nHost: service.test:{server.origin.port}\r\n\r\n".encode()
+
+    run(lambda _connection, _n: OK, test)
+
+
+def test_bytes_pass_unchanged() -> None:
+    body = gzip.compress(b"hi")
+    head = b"HTTP/1.1 302 Found\r\nLocation: /y\r\nSet-Cookie: a=b\r\nContent-Encoding: gzip\r\nX-A: \xc3\xbc\xff\r\n"
+    request = OutgoingRequest("GET", "/%65?a=ü%20+&&b=/#c".encode(), [(b"x-trivium-a", "ü".encode()), (b"x-b", b"")])
+
+    async def test(http: HttpClient, server: RawServer) -> None:
+        for _ in range(2):
+            response = await http.send(server.origin, request)
+            assert (response.status, await response.read_all(100)) == (302, body)
+            assert response.headers[:4] == [
+                (b"location", b"/y"),
+                (b"set-cookie", b"a=b"),
+                (b"content-encoding", b"gzip"),
+                (b"x-a", b"\xc3\xbc\xff"),
+            ]
+            response.close()
+        lines = [b"GET " + request.target + b" HTTP/1.1", f"Host: service.test:{server.origin.port}".encode()]
+        assert server.requests == [b"\r\n".join([*lines, "x-trivium-a: ü".encode(), b"x-b: ", b"", b""])] * 2
+
+    run(lambda _connection, _n: head + b"content-length: %d\r\n\r\n" % len(body) + body, test)
+
+
+def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+
+    async def test(http: HttpClient, server: RawServer) -> None:
+        assert await fetch(http, server) == (200, b"hi")
 
     run(lambda _connection, _n: OK, test)
 
@@ -154,12 +191,11 @@ def test_broken_answers(name: str) -> None:
         if name in BROKEN:
             with pytest.raises(UpstreamInvalidError):
                 await http.send(server.origin, POST)
-            assert server.num_connections == 1, "on a fresh connection nothing is sent twice"
+            assert server.num_connections == (2 if name == "nothing" else 1), "after a byte nothing is sent again"
             return
-        response = await http.send(server.origin, POST)
         with pytest.raises(UpstreamInvalidError):
-            await response.read_all(10**6)
-        response.close()
+            await fetch(http, server)  # by a bad chunk that comes with the head the head is lost too
+        assert server.num_connections == 1
 
     run(lambda _connection, _n: (BROKEN | BROKEN_BODIES)[name], test)
 
@@ -255,29 +291,25 @@ def test_idle_connection_closed_by_the_server_is_noticed() -> None:
     run(lambda _connection, _n: OK, test)
 
 
-def test_expired_and_forgotten_connections_are_not_used() -> None:
-    async def expired(http: HttpClient, server: RawServer) -> None:
-        await fetch(http, server)
-        await fetch(http, server)
-        assert server.num_connections == 2
-
-    async def forgotten(http: HttpClient, server: RawServer) -> None:
-        await fetch(http, server)
-        http.forget(server.origin)
-        await fetch(http, server)
-        assert server.num_connections == 2
-
-    run(lambda _connection, _n: OK, expired, idle_s=0.0)
-    run(lambda _connection, _n: OK, forgotten)
-
-
-def test_bytes_nobody_asked_for_close_the_connection() -> None:
+def test_expired_connections_are_not_used() -> None:
     async def test(http: HttpClient, server: RawServer) -> None:
         await fetch(http, server)
-        server.writers[0].write(OK)
-        await server.closed.wait()
-        assert await fetch(http, server) == (200, b"hi")
+        await asyncio.sleep(0.02)
+        await fetch(http, server)
         assert server.num_connections == 2
+
+    run(lambda _connection, _n: OK, test, idle_s=0.01)
+
+
+@pytest.mark.parametrize("outgoing", [POST, OutgoingRequest("GET", b"/", [])], ids=["POST", "GET"])
+def test_bytes_nobody_asked_for_are_no_answer(outgoing: OutgoingRequest) -> None:
+    async def test(http: HttpClient, server: RawServer) -> None:
+        await fetch(http, server)
+        server.writers[0].write(OK.replace(b"hi", b"no"))
+        await asyncio.sleep(0.05)  # lets it arrive
+        assert await fetch(http, server, outgoing) == (200, b"hi")
+        assert server.num_connections == 2
+        await server.closed.wait()
 
     run(lambda _connection, _n: OK, test)
 
@@ -289,7 +321,6 @@ def test_closing_an_unfinished_answer_closes_the_connection() -> None:
         response.close()
         response.close()
         await server.closed.wait()
-        assert await response.read() == b""
 
     run(lambda _connection, _n: b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n", test)
 
@@ -335,7 +366,7 @@ def test_connect_time_out() -> None:
         async def never(*_: Any, **__: Any) -> Any:
             await asyncio.Event().wait()
 
-        loop.create_connection = never  # type: ignore[assignment]  # stands for an address that does not answer
+        loop.sock_connect = never  # type: ignore[method-assign]  # stands for an address that does not answer
         with pytest.raises(UpstreamUnavailableError):
             await http.send(server.origin, POST, connect_s=0.01)
 
@@ -368,13 +399,13 @@ def test_read_all_is_bounded() -> None:
 def test_line_breaks_cannot_be_smuggled() -> None:
     async def test(http: HttpClient, server: RawServer) -> None:
         for bad in (POST._replace(target=b"/\r\nx: y"), POST._replace(headers=[(b"a", b"b\nc: d")])):
-            with pytest.raises(ValueError, match="line break"):
+            with pytest.raises(ValueError, match="control character"):
                 await http.send(server.origin, bad)
 
     run(lambda _connection, _n: OK, test)
 
 
-def test_every_error_of_the_parser_is_translated() -> None:
-    kinds = {kind for _, kind in inspect.getmembers(httptools_errors, inspect.isclass) if issubclass(kind, Exception)}
-    caught = {kind for kind in kinds if issubclass(kind, (httptools.HttpParserError, httptools.HttpParserUpgrade))}
-    assert caught == kinds
+def test_every_error_of_aiohttp_is_translated() -> None:
+    kinds = [kind for kind in vars(aiohttp.client_exceptions).values() if isinstance(kind, type)]
+    errors = {kind for kind in kinds if issubclass(kind, Exception)}
+    assert {kind for kind in errors if not issubclass(kind, tuple(_FAILURES))} == {aiohttp.WSMessageTypeError}

@@ -1,0 +1,101 @@
+"""Packs the sampling parameters of sequences that begin a row into arrays, and says what a step's sampler has to do.
+
+Used by the PlanBuilder. The only place that knows how lists of parameters become tables.
+"""
+
+from collections.abc import Sequence as Rows
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.generator.core.plan import ANY_TOKEN, MASK_BITS, NUM_RECENT, IntArray, RowStates, SamplingFeatures
+from services.generator.core.request import SamplingParams
+from services.generator.core.sequence import Sequence
+
+
+def features_of(sampling: Rows[SamplingParams]) -> SamplingFeatures:
+    """The union of what the rows that sample need."""
+    logprobs = [params.logprobs for params in sampling if params.logprobs is not None]
+    return SamplingFeatures(
+        is_greedy=all(params.temperature == 0 for params in sampling),
+        has_filters=any(params.has_filters for params in sampling),
+        has_penalties=any(params.has_penalties for params in sampling),
+        has_bias=any(params.logit_bias for params in sampling),
+        has_masks=any(params.allowed_token_ids is not None for params in sampling),
+        has_bad_words=any(params.bad_words for params in sampling),
+        has_min_tokens=any(params.min_tokens for params in sampling),
+        num_logprobs=max(logprobs, default=None),
+    )
+
+
+def row_states(sequences: Rows[Sequence], rows: IntArray, vocab_size: int) -> RowStates:
+    """Parameters of `sequences`, which begin the rows `rows`."""
+    sampling = [sequence.request.sampling for sequence in sequences]
+    seen = [(index, sequence) for index, sequence in enumerate(sequences) if sampling[index].has_penalties]
+    lengths = [sequence.num_known_tokens for _, sequence in seen]
+    return RowStates(
+        rows=rows,
+        temperature=_floats(params.temperature for params in sampling),
+        top_p=_floats(params.top_p for params in sampling),
+        top_k=_ints(params.top_k for params in sampling),
+        min_p=_floats(params.min_p for params in sampling),
+        seed=np.array([params.seed for params in sampling], np.int64),
+        repetition_penalty=_floats(params.repetition_penalty for params in sampling),
+        presence_penalty=_floats(params.presence_penalty for params in sampling),
+        frequency_penalty=_floats(params.frequency_penalty for params in sampling),
+        min_position=_ints(s.num_prompt_tokens + s.request.sampling.min_tokens for s in sequences),
+        bias_ids=_padded([list(params.logit_bias) for params in sampling], 0, np.int32),
+        bias_values=_padded([list(params.logit_bias.values()) for params in sampling], 0, np.float32),
+        stop_ids=_padded([sorted(params.stop_token_ids) for params in sampling], 0, np.int32),
+        num_stop_ids=_ints(len(params.stop_token_ids) for params in sampling),
+        bad_prefixes=_bad_prefixes(sampling),
+        bad_lasts=_padded([[word[-1] for word in params.bad_words] for params in sampling], ANY_TOKEN, np.int32),
+        recent=np.array([_recent(sequence) for sequence in sequences], np.int32).reshape(-1, NUM_RECENT),
+        allowed=_allowed(sampling, vocab_size),
+        seen_rows=np.repeat(rows[[index for index, _ in seen]], lengths),
+        seen_ids=np.array([t for _, s in seen for t in s.known_tokens(0, s.num_known_tokens)], np.int32),
+        is_output=np.array([p >= s.num_prompt_tokens for _, s in seen for p in range(s.num_known_tokens)], np.bool_),
+    )
+
+
+def _ints(values: Any) -> IntArray:
+    return np.array(list(values), np.int32)
+
+
+def _floats(values: Any) -> NDArray[np.float32]:
+    return np.array(list(values), np.float32)
+
+
+def _padded(lists: Rows[Rows[float]], filler: float, dtype: Any) -> Any:
+    table = np.full((len(lists), max(map(len, lists), default=0)), filler, dtype)
+    for index, values in enumerate(lists):
+        table[index, : len(values)] = values
+    return table
+
+
+def _bad_prefixes(sampling: Rows[SamplingParams]) -> IntArray:
+    """What has to stand before the last token of each bad word, right-aligned."""
+    table = np.full(
+        (len(sampling), max((len(p.bad_words) for p in sampling), default=0), NUM_RECENT), ANY_TOKEN, np.int32
+    )
+    for index, params in enumerate(sampling):
+        for number, word in enumerate(params.bad_words):
+            if len(word) > 1:
+                table[index, number, 1 - len(word) :] = word[:-1]
+    return table
+
+
+def _recent(sequence: Sequence) -> list[int]:
+    end = sequence.num_known_tokens
+    known = sequence.known_tokens(max(0, end - NUM_RECENT), end)
+    return [ANY_TOKEN] * (NUM_RECENT - len(known)) + known
+
+
+def _allowed(sampling: Rows[SamplingParams], vocab_size: int) -> IntArray | None:
+    if all(params.allowed_token_ids is None for params in sampling):
+        return None
+    bits = np.zeros((len(sampling), -(-vocab_size // MASK_BITS) * MASK_BITS), np.uint8)
+    for index, params in enumerate(sampling):
+        bits[index, slice(None) if params.allowed_token_ids is None else params.allowed_token_ids] = 1
+    return np.packbits(bits, axis=1, bitorder="little").view(np.int32)
