@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import os
 import signal
 import socket
@@ -21,40 +23,43 @@ from tools.stack.service import trivium_services
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
-START_S = 30.0
+END_S = 60.0
+"""How long a test waits for an end; no test asks how long it took."""
 
-# A service: ready after a delay, dies after a delay, or ignores SIGTERM, as its arguments say.
+# A service: answers `/ready` once it is released, dies when it is told to, and on SIGTERM leaves, slowly
+# if it is slow, and not at all if it is deaf.
 FAKE_SERVICE = """
-import http.server, os, signal, sys, threading, time
-port, ready_s, die_s, is_deaf = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), sys.argv[4] == "deaf"
-started = time.monotonic()
+import http.server, os, signal, sys, time
+port, is_ready, is_deaf = int(sys.argv[1]), sys.argv[2] != "held", sys.argv[2] == "deaf"
 def leave(*_):
+    if sys.argv[2] == "slow":
+        time.sleep(2)
     print("leaving", flush=True)
     os._exit(0)
-def die():
-    print("out of luck", flush=True)
-    os._exit(3)
 signal.signal(signal.SIGTERM, signal.SIG_IGN if is_deaf else leave)
-if die_s:
-    threading.Timer(die_s, die).start()
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        self.send_response(200 if time.monotonic() - started >= ready_s else 503)
+        global is_ready
+        is_ready = is_ready or self.path == "/release"
+        if self.path == "/die":
+            print("out of luck", flush=True)
+            os._exit(3)
+        self.send_response(200 if is_ready else 503)
         self.end_headers()
     def log_message(self, *_):
         pass
 http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
 
-# The launcher over such services; arguments: run_dir, stop_s, program ("" for none), then one "name:ready:die:deaf" each.
+# The launcher over such services; arguments: run_dir, stop_s, program ("" for none), then one "name:port:kind" each.
 FAKE_LAUNCH = f"""
 import os, pathlib, socket, sys
 from tools.stack.launch import launch
 from tools.stack.service import Service
 services = []
 for spec in sys.argv[4:]:
-    name, port, *behaviour = spec.split(":")
-    command = [sys.executable, "-c", {FAKE_SERVICE!r}, port, *behaviour]
+    name, port, kind = spec.split(":")
+    command = [sys.executable, "-c", {FAKE_SERVICE!r}, port, kind]
     services.append(Service(name, command, dict(os.environ), "127.0.0.1", int(port)))
 program = [sys.executable, "-c", sys.argv[3]] if sys.argv[3] else []
 sys.exit(launch(services, pathlib.Path(sys.argv[1]), greeting="all are ready", program=program, environ=os.environ,
@@ -65,7 +70,7 @@ sys.exit(launch(services, pathlib.Path(sys.argv[1]), greeting="all are ready", p
 class Launcher:
     """A launcher process under test and the services it started."""
 
-    def __init__(self, run_dir: Path, specs: list[str], *, program: str = "", stop_s: float = 5.0) -> None:
+    def __init__(self, run_dir: Path, specs: list[str], *, program: str, stop_s: float) -> None:
         self._popen = subprocess.Popen(
             [sys.executable, "-c", FAKE_LAUNCH, str(run_dir), str(stop_s), program, *specs],
             cwd=ROOT,
@@ -90,18 +95,17 @@ class Launcher:
                 return "".join(lines)
         pytest.fail(f"the launcher ended without {text!r}:\n{''.join(lines)}")
 
-    def end(self, *numbers: signal.Signals) -> tuple[int, str, float]:
-        """Send the signals; answers exit code, the rest of the output, and how long it took."""
-        started = time.monotonic()
+    def end(self, *numbers: signal.Signals) -> tuple[int, str]:
+        """Send the signals, one after the other; answers the exit code and the rest of the output."""
         for number in numbers:
             self._popen.send_signal(number)
-            time.sleep(0.3 if len(numbers) > 1 else 0)
-        output, _ = self._popen.communicate(timeout=START_S)
-        return self._popen.returncode, output, time.monotonic() - started
+            time.sleep(0.5 if len(numbers) > 1 else 0)
+        output, _ = self._popen.communicate(timeout=END_S)
+        return self._popen.returncode, output
 
     def running_services(self) -> list[psutil.Process]:
-        """Those services that still run two seconds from now at the latest."""
-        _, alive = psutil.wait_procs(self._services, timeout=2)
+        """Those services that still run, after time enough to be gone."""
+        _, alive = psutil.wait_procs(self._services, timeout=5)
         return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
     def close(self) -> None:
@@ -116,7 +120,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
     """Starts launchers and ends them, and what they left, after the test."""
     launchers: list[Launcher] = []
 
-    def start(*specs: str, program: str = "", stop_s: float = 5.0) -> Launcher:
+    def start(*specs: str, program: str = "", stop_s: float = 300.0) -> Launcher:
         launchers.append(Launcher(tmp_path / "run", list(specs), program=program, stop_s=stop_s))
         return launchers[-1]
 
@@ -125,8 +129,17 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
         launcher.close()
 
 
-def spec(name: str, *, port: int | None = None, ready_s: float = 0, die_s: float = 0, is_deaf: bool = False) -> str:
-    return f"{name}:{port or free_port()}:{ready_s}:{die_s}:{'deaf' if is_deaf else ''}"
+def spec(name: str, kind: str = "", *, port: int | None = None) -> str:
+    return f"{name}:{port or free_port()}:{kind}"
+
+
+def tell(spec: str, path: str) -> None:
+    """Have the service release itself or die."""
+    connection = http.client.HTTPConnection("127.0.0.1", int(spec.split(":")[1]), timeout=END_S)
+    connection.request("GET", path)
+    with contextlib.suppress(http.client.HTTPException, OSError):
+        connection.getresponse().read()
+    connection.close()
 
 
 def free_port() -> int:
@@ -136,58 +149,69 @@ def free_port() -> int:
 
 
 def test_greets_when_all_are_ready_and_stops_all_on_a_signal(launch: Callable[..., Launcher], tmp_path: Path) -> None:
-    launcher = launch(spec("one"), spec("two", ready_s=1.0))
-    output = launcher.wait_for("all are ready")
-    assert output.index("one        ready") < output.index("two        ready")
-    code, _, took_s = launcher.end(signal.SIGTERM)
+    held = spec("two", "held")
+    launcher = launch(spec("one"), held)
+    assert "two        ready" not in launcher.wait_for("one        ready")
+    tell(held, "/release")
+    assert "two        ready" in launcher.wait_for("all are ready")
+    code, _ = launcher.end(signal.SIGTERM)
     assert code == 0
-    assert took_s < 3
     assert launcher.running_services() == []
     assert [(tmp_path / f"run/logs/{name}.log").read_text() for name in ("one", "two")] == ["leaving\n"] * 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_starting_stops_all(launch: Callable[..., Launcher], number: signal.Signals) -> None:
-    launcher = launch(spec("one"), spec("slow", ready_s=60))
+    launcher = launch(spec("one"), spec("two", "held"))
     launcher.wait_for("one        ready")
-    code, _, _ = launcher.end(number)
+    code, _ = launcher.end(number)
     assert code == 0
     assert launcher.running_services() == []
 
 
 def test_a_service_that_dies_ends_all_and_its_last_words_are_shown(launch: Callable[..., Launcher]) -> None:
-    launcher = launch(spec("one"), spec("two", die_s=2.0))
+    doomed = spec("two")
+    launcher = launch(spec("one"), doomed)
     launcher.wait_for("all are ready")
-    code, output, _ = launcher.end()
+    tell(doomed, "/die")
+    code, output = launcher.end()
     assert code == 1
     assert "error: the two ended with exit code 3" in output
     assert "out of luck" in output
     assert launcher.running_services() == []
 
 
-def test_a_service_that_ignores_sigterm_is_killed_in_time(launch: Callable[..., Launcher]) -> None:
-    launcher = launch(spec("one"), spec("deaf", is_deaf=True), stop_s=1.0)
+def test_a_service_that_ignores_sigterm_is_killed(launch: Callable[..., Launcher]) -> None:
+    launcher = launch(spec("one"), spec("two", "deaf"), stop_s=1.0)
     launcher.wait_for("all are ready")
-    # Whoever ends a process group signals the launcher twice, itself and through make: that is no hurry.
-    code, output, took_s = launcher.end(signal.SIGTERM, signal.SIGTERM)
+    code, output = launcher.end(signal.SIGTERM)
     assert code == 0
-    assert 1.0 <= took_s < 3.0
-    assert "deaf       did not stop in time, killed" in output
+    assert "two        did not stop in time, killed" in output
+    assert "one        did not stop" not in output
     assert launcher.running_services() == []
 
 
 def test_a_second_interrupt_kills_at_once(launch: Callable[..., Launcher]) -> None:
-    launcher = launch(spec("deaf", is_deaf=True), stop_s=20.0)
+    launcher = launch(spec("one", "deaf"))
     launcher.wait_for("all are ready")
-    code, _, took_s = launcher.end(signal.SIGINT, signal.SIGINT)
+    code, output = launcher.end(signal.SIGINT, signal.SIGINT)
     assert code == 0
-    assert took_s < 5
+    assert "killed" in output
     assert launcher.running_services() == []
+
+
+def test_a_second_sigterm_is_no_hurry(launch: Callable[..., Launcher], tmp_path: Path) -> None:
+    """Whoever ends a process group signals the launcher twice: directly, and through make."""
+    launcher = launch(spec("one", "slow"))
+    launcher.wait_for("all are ready")
+    code, _ = launcher.end(signal.SIGTERM, signal.SIGTERM)
+    assert code == 0
+    assert (tmp_path / "run/logs/one.log").read_text() == "leaving\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's death")
 def test_no_service_outlives_a_killed_launcher(launch: Callable[..., Launcher]) -> None:
-    launcher = launch(spec("one"), spec("deaf", is_deaf=True))
+    launcher = launch(spec("one"), spec("two", "deaf"))
     launcher.wait_for("all are ready")
     assert len(launcher.running_services()) == 2
     launcher.end(signal.SIGKILL)
@@ -198,7 +222,7 @@ def test_a_port_in_use_is_named_before_anything_starts(launch: Callable[..., Lau
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         launcher = launch(spec("one"), spec("two", port=port))
-        code, output, _ = launcher.end()
+        code, output = launcher.end()
     assert code == 1
     assert output.startswith(f"error: port {port} of the two is in use")
     assert "starting" not in output
@@ -209,7 +233,7 @@ def test_one_stack_at_a_time_and_down_stops_it(launch: Callable[..., Launcher], 
     assert stop_holder(lock) is False
     first = launch(spec("one"))
     first.wait_for("all are ready")
-    code, output, _ = launch(spec("one")).end()
+    code, output = launch(spec("one")).end()
     assert code == 1
     assert f"running already (process {first.pid})" in output
     assert stop_holder(lock) is True
