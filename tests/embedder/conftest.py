@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from services.embedder.app import make_embedder_app
 from services.embedder.settings import EmbedderSettings
 from shared.http.lifecycle import Lifecycle
-from tests.serving import serving
+from tests.fakes.ready_service import ready_service
 
 MODEL = "all-minilm-l6-v2"
 
@@ -22,7 +22,7 @@ MODEL = "all-minilm-l6-v2"
 def address(models_dir: Path) -> Iterator[str]:
     """Where the embedder listens."""
     settings = EmbedderSettings(model=str(models_dir / MODEL), num_threads=2)
-    with serving(make_embedder_app(settings, Lifecycle())) as address:
+    with ready_service(make_embedder_app(settings, Lifecycle())) as address:
         yield address
 
 

@@ -21,7 +21,7 @@ from shared.http.encoder_handle import EncoderHandle
 from shared.http.lifecycle import Lifecycle
 from shared.text.preparer import TextPreparer
 from shared.text.tokenizer import Tokenizer
-from tests.serving import serving
+from tests.fakes.ready_service import ready_service
 from tests.shared.batching.fake_model import DEADLY, POISON, FakeModel
 from tests.shared.modeling.tiny_bert import save_tokenizer
 
@@ -69,7 +69,7 @@ def until(is_true: Callable[[], bool]) -> None:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     model, lifecycle = FakeEncoder(tmp_path), Lifecycle()
-    with serving(make_fake_app(model, lifecycle)) as address:
+    with ready_service(make_fake_app(model, lifecycle)) as address:
         served = Served(model, lifecycle, address)
         yield served
         model.gate.set()

@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from services.reranker.app import make_reranker_app
 from services.reranker.settings import RerankerSettings
 from shared.http.lifecycle import Lifecycle
-from tests.serving import serving
+from tests.fakes.ready_service import ready_service
 
 pytestmark = pytest.mark.models
 
@@ -48,7 +48,7 @@ BAD_BODIES: list[tuple[dict[str, Any], str, str]] = [
 @pytest.fixture(scope="module")
 def address(models_dir: Path) -> Iterator[str]:
     settings = RerankerSettings(model=str(models_dir / MODEL), num_threads=2, max_documents=8)
-    with serving(make_reranker_app(settings, Lifecycle())) as address:
+    with ready_service(make_reranker_app(settings, Lifecycle())) as address:
         yield address
 
 
