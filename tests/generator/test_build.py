@@ -1,11 +1,12 @@
 """What the engine's start checks and prints before it serves."""
 
 import pytest
-from structlog.testing import capture_logs
 
+from services.generator.engine import build as engine_build
 from services.generator.engine.build import build_model
 from services.generator.settings import GeneratorSettings
 from shared.settings.errors import StartError
+from tests.fakes.recorder import record
 from tests.shared.modeling.tiny_decoder import FAMILIES, save_tiny
 
 
@@ -13,9 +14,9 @@ def build(folder, **changes):
     return build_model(GeneratorSettings(model=str(folder), kv_cache_memory_bytes=2**24, **changes))
 
 
-def test_the_budget_is_one_line_in_gib(tiny_llama):
-    with capture_logs() as logs:
-        build(tiny_llama, num_gpu_blocks_override=2**14)
+def test_the_budget_is_one_line_in_gib(tiny_llama, monkeypatch):
+    logs = record(monkeypatch, engine_build)
+    build(tiny_llama, num_gpu_blocks_override=2**14)
     (budget,) = [line for line in logs if line["event"] == "memory_budget"]
     assert budget["kv_blocks"] == 2**14
     assert budget["kv_tokens"] == 2**18

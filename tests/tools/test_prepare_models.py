@@ -254,8 +254,10 @@ def test_role_limits_what_is_prepared(recipe, models_dir):
 
 # Runs the command with the fixture's recipe, whose build stops half-way until it is killed.
 _STALLING_RUN = """
-import runpy, sys, time
+import runpy, signal, sys, time
 from tools.prepare_models import recipes
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
 
 def stall(wheel, folder):
     (folder / "config.json").write_text("{}")

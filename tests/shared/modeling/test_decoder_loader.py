@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from structlog.testing import capture_logs
 from transformers import AutoModelForCausalLM
 
+from shared.modeling import decoder_loader
 from shared.modeling.config import read_decoder_config
 from shared.modeling.decoder_loader import load_decoder
 from shared.settings.errors import ModelFolderError
 from shared.settings.model_folder import read_json
+from tests.fakes.recorder import record
 from tests.shared.modeling.tiny_decoder import save_tiny
 
 CPU = torch.device("cpu")
@@ -106,21 +107,21 @@ def test_a_tied_head_is_the_embedding_and_counts_once(tmp_path):
     assert untied.num_bytes == flat(untied).nbytes
 
 
-def test_a_tied_head_that_is_stored_all_the_same(tmp_path):
+def test_a_tied_head_that_is_stored_all_the_same(tmp_path, monkeypatch):
     folder = save_tiny(tmp_path, "llama", tie_word_embeddings=True)
     name = "model.embed_tokens.weight"
     rewrite(folder, lambda tensors: tensors.update({"lm_head.weight": tensors[name].clone()}))
-    with capture_logs() as logs:
-        weights = load(folder)
+    logs = record(monkeypatch, decoder_loader)
+    weights = load(folder)
     assert weights.head is weights.embedding
     assert "head_not_tied" not in [line["event"] for line in logs]
 
 
-def test_a_head_that_differs_though_declared_tied_counts_as_in_transformers(tmp_path):
+def test_a_head_that_differs_though_declared_tied_counts_as_in_transformers(tmp_path, monkeypatch):
     folder = save_tiny(tmp_path, "llama")
     edit_config(folder, tie_word_embeddings=True)
-    with capture_logs() as logs:
-        weights = load(folder)
+    logs = record(monkeypatch, decoder_loader)
+    weights = load(folder)
     theirs = AutoModelForCausalLM.from_pretrained(folder)
     assert torch.equal(weights.head, theirs.lm_head.weight)
     assert not torch.equal(weights.head, weights.embedding)

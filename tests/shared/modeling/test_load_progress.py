@@ -3,9 +3,10 @@
 import io
 
 import pytest
-from structlog.testing import capture_logs
 
+from shared.modeling import load_progress
 from shared.modeling.load_progress import LoadProgress
+from tests.fakes.recorder import record
 
 
 class Terminal(io.StringIO):
@@ -24,16 +25,20 @@ class Clock:
         return self.now_s
 
 
-def load(stream: io.StringIO, step_s: float, pieces: int = 200) -> list[dict]:
-    with capture_logs() as logs:
+@pytest.fixture
+def load(monkeypatch):
+    def run(stream: io.StringIO, step_s: float, pieces: int = 200) -> list[dict]:
+        lines = record(monkeypatch, load_progress)
         progress = LoadProgress(pieces * 2**20, stream=stream, clock=Clock(step_s))
         for _ in range(pieces):
             progress.advance(2**20)
         progress.finish()
-    return logs
+        return lines
+
+    return run
 
 
-def test_an_event_about_every_tenth_and_one_at_the_end():
+def test_an_event_about_every_tenth_and_one_at_the_end(load):
     stream = io.StringIO()
     logs = load(stream, step_s=2.0)
     assert [line["percent"] for line in logs[:-1]] == [10, 20, 30, 40, 50, 60, 70, 80, 90]
@@ -43,14 +48,14 @@ def test_an_event_about_every_tenth_and_one_at_the_end():
     assert stream.getvalue() == ""
 
 
-def test_a_quick_load_says_only_that_it_is_done():
+def test_a_quick_load_says_only_that_it_is_done(load):
     assert [line["event"] for line in load(io.StringIO(), step_s=0.0001)] == ["weights_loaded"]
     terminal = Terminal()
     assert [line["event"] for line in load(terminal, step_s=0.0001)] == ["weights_loaded"]
     assert terminal.getvalue() == ""
 
 
-def test_a_terminal_gets_a_bar_that_is_wiped_at_the_end():
+def test_a_terminal_gets_a_bar_that_is_wiped_at_the_end(load):
     terminal = Terminal()
     assert [line["event"] for line in load(terminal, step_s=2.0)] == ["weights_loaded"]
     drawn = terminal.getvalue().split("\r")
@@ -59,6 +64,6 @@ def test_a_terminal_gets_a_bar_that_is_wiped_at_the_end():
     assert drawn[-1] == "\x1b[K"
 
 
-def test_one_tensor_is_a_load_too():
+def test_one_tensor_is_a_load_too(load):
     assert [line["event"] for line in load(io.StringIO(), step_s=2.0, pieces=1)] == ["weights_loaded"]
     assert [line["event"] for line in load(io.StringIO(), step_s=2.0, pieces=0)] == ["weights_loaded"]
