@@ -3,11 +3,9 @@
 Called by `__main__` and by tests, which bring their own way of looking up names.
 """
 
-import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
 
@@ -22,12 +20,10 @@ from services.gateway.routes import ForwardRoute, forward_router, models_router
 from services.gateway.settings import GatewaySettings
 from services.gateway.upstreams import ReplicaState, Target, Upstreams
 from shared.http.app import Readiness, make_app
+from shared.http.background import running
 from shared.http.client import HttpClient, Timeouts
 from shared.http.lifecycle import Lifecycle
-from shared.observability.logging import get_logger
 from shared.observability.metrics import Metrics
-
-log = get_logger(__name__)
 
 
 def build_app(settings: GatewaySettings, lifecycle: Lifecycle, resolve: Resolve = resolve_name) -> FastAPI:
@@ -58,8 +54,8 @@ def build_app(settings: GatewaySettings, lifecycle: Lifecycle, resolve: Resolve 
         resolver.set_literals()
         async with (
             http,
-            _running("resolver", resolver.run(), lifecycle),
-            _running("prober", prober.run(settings.probe_interval_s), lifecycle),
+            running("resolver", resolver.run(), lifecycle),
+            running("prober", prober.run(settings.probe_interval_s), lifecycle),
         ):
             yield
 
@@ -71,22 +67,3 @@ def build_app(settings: GatewaySettings, lifecycle: Lifecycle, resolve: Resolve 
         lifespan=lifespan,
         routers=[forward_router(ForwardRoute(upstreams, forwarder)), models_router(upstreams, prober, auth)],
     )
-
-
-@contextlib.asynccontextmanager
-async def _running(name: str, work: Coroutine[Any, Any, None], lifecycle: Lifecycle) -> AsyncIterator[None]:
-    """Run `work` beside the block; if it dies, so does the process, since nobody would do it any more."""
-
-    def observe(task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            log.error("task_died", task=name, exc_info=error)
-            lifecycle.fail(f"the {name} task died")
-
-    task = asyncio.create_task(work, name=name)
-    task.add_done_callback(observe)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
