@@ -26,8 +26,9 @@ class GeneratorMetrics:
         if reason is not None:
             self.finished.labels(reason).inc()
 
-    def watch(self, stats: Callable[[], EngineStats]) -> None:
-        """Export the engine's levels as they are when somebody asks."""
+    def watch(self, stats: Callable[[], EngineStats], *, num_restarts: Callable[[], int]) -> None:
+        """Export the engine's levels, and how often it was started again, as they are when somebody asks."""
+        self.all.counter_read_from("engine_restarts_total", "Engines started in place of one that died.", num_restarts)
         for name, description, field in (
             ("running_sequences", "Sequences in the running batch.", "num_running"),
             ("waiting_sequences", "Sequences waiting for a place.", "num_waiting"),

@@ -35,6 +35,12 @@ class GeneratorSettings(ModelSettings):
     max_queued_requests: int = Field(
         512, ge=0, description="Requests that may wait beyond those running; one more is answered 429."
     )
+    max_engine_restarts: int = Field(
+        5,
+        ge=0,
+        description="Times in a row that a dead engine is started again, after 1, 2, 4, ... seconds; then /health is 503. "
+        "A minute of service starts the count anew.",
+    )
     enable_prefix_caching: bool = Field(
         True, description="Let requests that begin with the same tokens share KV; switch off only to measure."
     )

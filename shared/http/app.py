@@ -5,6 +5,7 @@ Called by each service's `app.py`, which brings its own routes and lifespan. Hol
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Literal
 
 from fastapi import APIRouter, FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -16,6 +17,13 @@ from shared.http.lifecycle import Lifecycle, LifecycleMiddleware
 from shared.http.request_context import RequestContextMiddleware
 from shared.observability.metrics import Metrics
 from shared.settings.base import ServiceSettings
+
+
+class Health(WireModel):
+    """Body of `/health`: whether to keep this process, and why not."""
+
+    status: Literal["alive", "failed"]
+    reason: str | None = None
 
 
 class Readiness(WireModel):
@@ -74,8 +82,10 @@ def _open_paths(lifecycle: Lifecycle, metrics: Metrics, readiness: Callable[[], 
     router = APIRouter()
 
     @router.get("/health")
-    async def health() -> dict[str, str]:
-        return {"status": "alive"}
+    async def health() -> Response:
+        if lifecycle.illness is not None:
+            return json_response(Health(status="failed", reason=lifecycle.illness), 503)
+        return json_response(Health(status="alive"), exclude_none=True)
 
     @router.get("/ready")
     async def ready() -> Response:

@@ -10,6 +10,9 @@ import time
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shared.errors import NotReadyError
+from shared.observability.logging import get_logger
+
+log = get_logger(__name__)
 
 SCOPE_KEY = "trivium.lifecycle"
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
@@ -23,6 +26,7 @@ class Lifecycle:
         self._deadline: float | None = None
         self.has_expired = False
         self.failure: str | None = None
+        self.illness: str | None = None
 
     @property
     def is_draining(self) -> bool:
@@ -42,6 +46,11 @@ class Lifecycle:
     def fail(self, reason: str) -> None:
         """The service can never become ready (or never again): the process ends with an exit code of 1."""
         self.failure = reason
+
+    def give_up(self, reason: str) -> None:
+        """The service cannot serve again by itself: `/health` says so from now on, for whoever can replace the process."""
+        log.error("service_gave_up", reason=reason)
+        self.illness = reason
 
     def is_over(self) -> bool:
         """Whether a draining process may stop; ends what is left when the grace period is over."""

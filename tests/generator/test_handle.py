@@ -19,7 +19,7 @@ def read_all(*events):
         waiter: asyncio.Queue = asyncio.Queue()
         for event in events:
             waiter.put_nowait(event)
-        stream = TokenStream(EngineHandle("ipc:///nowhere", 1), 7, waiter)
+        stream = TokenStream(EngineHandle(1), 7, waiter)
         return [event async for event in stream]
 
     return asyncio.run(run())

@@ -130,7 +130,7 @@ def engine_of(service):
     return psutil.Process(service.process.pid).children()[0]
 
 
-def test_an_engine_that_dies_ends_streams_with_an_error_and_the_service_with_1(long_llama, tmp_path):
+def test_an_engine_that_dies_ends_streams_with_an_error_and_is_started_again(long_llama, tmp_path):
     with start(long_llama, tmp_path / "log") as service:
         with httpx.stream("POST", f"{service.url}/v1/completions", json={**LONG, "n": 4}, timeout=60) as response:
             lines = response.iter_lines()
@@ -139,7 +139,26 @@ def test_an_engine_that_dies_ends_streams_with_an_error_and_the_service_with_1(l
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]"
         assert json.loads(rest[-2][6:])["error"]["code"] == "engine_dead"
-        assert service.process.wait(10) == 1
+        assert httpx.get(f"{service.url}/ready").json() == {"ready": False, "parts": {"engine": "restarting"}}
+        refused = httpx.post(f"{service.url}/v1/completions", json=LONG)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready")
+        assert httpx.get(f"{service.url}/health").status_code == 200
+        service.wait_ready()
+        assert complete(service, prompt=[5, 6, 7], max_tokens=3)[0]["finish_reason"] == "length"
+        assert service.metric("trivium_generator_engine_restarts_total") == 1
+        assert service.metric("trivium_generator_running_sequences") == 0
+
+
+def test_an_engine_that_cannot_be_kept_alive_makes_the_service_unhealthy(tiny_llama, tmp_path):
+    with start(tiny_llama, tmp_path / "log", "--max-engine-restarts", "0") as service:
+        engine_of(service).kill()
+        eventually(lambda: httpx.get(f"{service.url}/health").status_code == 503)
+        health = httpx.get(f"{service.url}/health").json()
+        assert health == {"status": "failed", "reason": "the engine process ended with exit code -9"}
+        assert httpx.get(f"{service.url}/ready").json()["parts"] == {"engine": "dead"}
+        assert httpx.post(f"{service.url}/v1/completions", json=LONG).json()["error"]["code"] == "engine_dead"
+        service.terminate()
+        assert service.process.wait(10) == 0
 
 
 def test_no_engine_outlives_a_killed_service(tiny_llama, tmp_path):

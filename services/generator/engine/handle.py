@@ -29,7 +29,7 @@ from services.generator.core.messages import (
     TokenEvent,
 )
 from services.generator.core.request import Request, SamplingParams
-from shared.errors import EngineDeadError, NotReadyError, OverloadedError
+from shared.errors import EngineDeadError, InternalError, NotReadyError, OverloadedError
 from shared.observability.logging import get_logger
 
 log = get_logger(__name__)
@@ -40,19 +40,18 @@ class EngineState(StrEnum):
 
     LOADING = "loading"
     READY = "ready"
+    RESTARTING = "restarting"
     DEAD = "dead"
 
 
 class EngineHandle:
-    """Async façade of one engine process.
+    """Async façade of the engine process, and of the next one when that dies.
 
     Args:
-        address: where the engine's transport is bound, or will be.
         max_requests: requests in the engine at once, queued ones included; one more is refused.
     """
 
-    def __init__(self, address: str, max_requests: int) -> None:
-        self._address = address
+    def __init__(self, max_requests: int) -> None:
         self._max_requests = max_requests
         self._frontend_id = uuid.uuid4().hex
         self._ids = itertools.count()
@@ -62,6 +61,7 @@ class EngineHandle:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Event)
         self.state = EngineState.LOADING
+        self.was_ready = False
         self.stats = EngineStats()
 
     @property
@@ -69,14 +69,15 @@ class EngineHandle:
         """Requests that the engine has not ended."""
         return len(self._waiters)
 
-    async def run(self) -> None:
-        """Connect and hand out events until cancelled."""
+    async def run(self, address: str) -> None:
+        """Connect to the engine that is bound to `address`, or will be, and hand out its events until cancelled."""
+        self.state, self.was_ready = EngineState.LOADING, False
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, self._frontend_id.encode())
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.connect(self._address)
+        self._socket.connect(address)
         try:
             self._send(Hello())
             while True:
@@ -86,11 +87,13 @@ class EngineHandle:
             self._socket = None
             self._context.term()
 
-    def mark_dead(self) -> None:
+    def lose_engine(self, state: EngineState) -> None:
         """The engine process is gone: everyone who waits gets an error now."""
-        self.state = EngineState.DEAD
+        self.state = state
+        self.stats = EngineStats()
         for waiter in self._waiters.values():
             waiter.put_nowait(None)
+        self._waiters.clear()
 
     def reset_prefix_cache(self) -> None:
         """Forget the content of all KV blocks; running requests keep theirs.
@@ -132,6 +135,8 @@ class EngineHandle:
         """Raise NotReadyError or EngineDeadError where the engine takes no requests."""
         if self.state is EngineState.LOADING:
             raise NotReadyError("The model is loading", retry_after_s=2)
+        if self.state is EngineState.RESTARTING:
+            raise NotReadyError("The engine stopped and is about to start again", retry_after_s=5)
         if self.state is EngineState.DEAD:
             raise EngineDeadError("The engine is not running")
 
@@ -150,15 +155,14 @@ class EngineHandle:
     def _take(self, event: Event) -> None:
         match event:
             case EngineReady():
-                self.state = EngineState.READY
+                self.state, self.was_ready = EngineState.READY, True
                 log.info("engine_ready", num_blocks=event.num_blocks, block_size=event.block_size)
             case StepEvents():
                 self.stats = event.stats
                 for token_event in event.tokens:
                     self._deliver(token_event)
             case Refused():
-                log.error("engine_refused", reason=event.reason)
-                self.mark_dead()
+                raise InternalError(f"the engine refused this process: {event.reason}")
 
 
 class TokenStream:
