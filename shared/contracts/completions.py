@@ -7,7 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shared.contracts.generation import MAX_LOGPROBS, FinishReason, GenerationFields, Usage, only
+from shared.contracts.fields import only
+from shared.contracts.generation import MAX_LOGPROBS, FinishReason, GenerationFields, Usage
 from shared.contracts.wire import TokenId, WireModel
 
 Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]

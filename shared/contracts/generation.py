@@ -1,14 +1,14 @@
 """What `/v1/completions` and `/v1/chat/completions` have in common: sampling fields, stream options, usage.
 
-Every field of OpenAI's schema is in one of three lists. Supported: those declared here and in the two modules. Without
-effect: `user`, `metadata`, `parallel_tool_calls`, `store`, `service_tier`, `safety_identifier`, `prompt_cache_key`.
-Everything else is refused by name, also a field that is known but whose value would change the answer (`best_of: 2`, say).
+Every field of OpenAI's schema is declared, here or in the two modules, with the list it stands in (`shared.contracts.fields`);
+`docs/api-fields.md` is written from these declarations.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
+from shared.contracts.fields import HARMLESS, only
 from shared.contracts.wire import ModelName, Seed, TokenId, WireModel
 
 FinishReason = Literal["stop", "length"]
@@ -24,22 +24,11 @@ MAX_LOGPROBS = 20
 """Most likeliest tokens that can be asked for with each token."""
 
 
-def only(*neutral: Any) -> AfterValidator:
-    """Accept a field that is not supported yet only at values that change nothing."""
-
-    def check(value: Any) -> Any:
-        if value is not None and value not in neutral:
-            allowed = "".join(f" or send {item!r}" for item in neutral)
-            raise ValueError(f"is not supported; leave it out{allowed}")
-        return value
-
-    return AfterValidator(check)
-
-
 class StreamOptions(WireModel):
     """`include_usage` adds one last chunk that carries the usage of the whole request."""
 
     include_usage: bool | None = None
+    include_obfuscation: Annotated[bool | None, only(False)] = None
 
 
 class GenerationFields(WireModel):
@@ -70,12 +59,12 @@ class GenerationFields(WireModel):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
 
-    user: str | None = None
-    metadata: dict[str, str] | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    user: Annotated[str | None, HARMLESS] = None
+    metadata: Annotated[dict[str, str] | None, HARMLESS] = None
+    store: Annotated[bool | None, HARMLESS] = None
+    service_tier: Annotated[str | None, HARMLESS] = None
+    safety_identifier: Annotated[str | None, HARMLESS] = None
+    prompt_cache_key: Annotated[str | None, HARMLESS] = None
 
     def output_limit(self) -> tuple[str, int | None]:
         """The field that limits the output, and its value where one was sent."""

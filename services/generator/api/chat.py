@@ -40,7 +40,7 @@ def chat_router(service: GeneratorService) -> APIRouter:
     @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
     async def chat(request: Request, body: Annotated[ChatRequest, Depends(json_body(ChatRequest))]) -> Response:
         service.check(body)
-        prompt = await service.prompts.from_chat(body.messages)
+        prompt = await service.prompts.from_chat(body.messages, body)
         choices = await service.start(body, [prompt], None)
         answer = _Answer(service, body, prompt)
         if body.stream:
