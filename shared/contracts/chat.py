@@ -14,7 +14,13 @@ from shared.contracts.wire import WireModel
 
 
 class ChatRequest(GenerationFields, TemplateFields):
-    """Answer the conversation; without a limit the answer may fill the context."""
+    """Answer the conversation.
+
+    Attributes:
+        max_tokens: the older name of `max_completion_tokens`, which wins.
+        max_completion_tokens: unless given, `max_new_tokens` of the model's `generation_config.json`, else what the context holds.
+        top_logprobs: only with `logprobs`.
+    """
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None

@@ -15,7 +15,14 @@ Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]
 
 
 class CompletionRequest(GenerationFields):
-    """Continue each prompt; `max_tokens` is 16 by default."""
+    """Continue each prompt.
+
+    Attributes:
+        prompt: up to 256 prompts.
+        max_tokens: 16 unless given; 0 only with `echo`.
+        echo: whether the prompt stands before the answer, with its log-probabilities where they are asked for.
+        logprobs: how many of the likeliest tokens are named with each token, besides the chosen one.
+    """
 
     prompt: Prompt
     best_of: Annotated[int | None, only(1)] = None

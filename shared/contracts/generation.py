@@ -32,7 +32,29 @@ class StreamOptions(WireModel):
 
 
 class GenerationFields(WireModel):
-    """Fields of both endpoints; `null` means the default."""
+    """Fields of both endpoints; `null` means the default.
+
+    Attributes:
+        model: may be left out, since one model is served.
+        temperature: 0 takes the likeliest token; 1 unless the model's `generation_config.json` says otherwise.
+        top_p: 1 unless the model's `generation_config.json` says otherwise.
+        top_k: -1 and 0 keep all; 0 unless the model's `generation_config.json` says otherwise.
+        min_p: 0 unless the model's `generation_config.json` says otherwise.
+        repetition_penalty: 1 unless the model's `generation_config.json` says otherwise.
+        seed: choice `i` of `n` draws with seed + i; random unless given.
+        stop: none of them is part of the text; one that is a special token of the model stops at that token.
+        n: answers to each prompt.
+        cache_salt: requests share their prefixes' KV only with requests of the same salt.
+        stream_options: only with `stream`.
+        logit_bias: token ids as keys, up to 1024; values from -100 to 100.
+        allowed_token_ids: only these tokens are chosen.
+        bad_words: these texts are never written.
+        min_tokens: no stop string, stop id or end token counts before.
+        stop_token_ids: these tokens end the answer too; `stop_reason` names the one that did.
+        include_stop_str_in_output: whether the text ends with what stopped it.
+        ignore_eos: whether the model's own end token does not end the answer.
+        skip_special_tokens: true unless given.
+    """
 
     model: ModelName | None = None
     max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None

@@ -12,7 +12,12 @@ from shared.contracts.wire import ModelName, TokenId, WireModel
 
 
 class TokenizeRequest(TemplateFields):
-    """Text to token ids."""
+    """Text to token ids.
+
+    Attributes:
+        prompt: either this or `messages`.
+        add_special_tokens: unless given, true for a prompt and false for messages, whose template writes its own.
+    """
 
     model: ModelName | None = None
     prompt: str | None = None
