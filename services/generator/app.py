@@ -57,7 +57,10 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
         engine=handle,
         metrics=metrics,
         max_choices=max_requests,
+        ignores_unknown_fields=settings.ignore_unknown_fields,
     )
+    if settings.ignore_unknown_fields:
+        log.warning("unknown_fields_are_ignored")
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

@@ -38,6 +38,11 @@ class GeneratorSettings(ModelSettings):
     enable_prefix_caching: bool = Field(
         True, description="Let requests that begin with the same tokens share KV; switch off only to measure."
     )
+    ignore_unknown_fields: bool = Field(
+        False,
+        description="Drop fields of a request that this API does not know, instead of answering 400; for clients that send "
+        "fields of other servers. Known fields that are not supported are refused all the same.",
+    )
     admin_api_key: SecretStr | None = Field(
         None, description="Bearer token for calls that change the server; without it those calls are closed."
     )

@@ -43,7 +43,7 @@ def spell(text):
 class Api:
     """An application over a fake engine, with raw and typed clients."""
 
-    def __init__(self, folder, max_model_len=MAX_LEN):
+    def __init__(self, folder, max_model_len=MAX_LEN, **service_options):
         self.tokenizer = Tokenizer(folder)
         self.script = lambda prompt, sampling: [*spell("ok")(self.tokenizer), [EOS], FinishReason.STOP]
         self.engine = FakeEngine(lambda prompt, sampling: self.script(prompt, sampling))
@@ -51,7 +51,9 @@ class Api:
         metrics = GeneratorMetrics()
         prompts = PromptPreparer(self.tokenizer, load_chat_template(folder), card)
         sampling = SamplingReader(self.tokenizer, card)
-        service = GeneratorService(card, self.tokenizer, prompts, sampling, self.engine, metrics, max_choices=512)
+        service = GeneratorService(
+            card, self.tokenizer, prompts, sampling, self.engine, metrics, max_choices=512, **service_options
+        )
 
         @asynccontextmanager
         async def lifespan(_app):

@@ -28,7 +28,7 @@ from shared.contracts.chat import (
 )
 from shared.contracts.generation import Usage
 from shared.http.app import json_response
-from shared.http.body import body_schema, json_body
+from shared.http.body import body_schema
 from shared.http.disconnect import until_disconnect
 from shared.http.sse import EventStream
 
@@ -38,7 +38,7 @@ def chat_router(service: GeneratorService) -> APIRouter:
     router = APIRouter()
 
     @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
-    async def chat(request: Request, body: Annotated[ChatRequest, Depends(json_body(ChatRequest))]) -> Response:
+    async def chat(request: Request, body: Annotated[ChatRequest, Depends(service.body(ChatRequest))]) -> Response:
         service.check(body)
         prompt = await service.prompts.from_chat(body.messages, body)
         choices = await service.start(body, [prompt], None)

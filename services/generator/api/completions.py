@@ -20,7 +20,7 @@ from services.generator.frontend.generation import Pieces, ScoredToken, TextPiec
 from shared.contracts.completions import CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse
 from shared.contracts.generation import Usage
 from shared.http.app import json_response
-from shared.http.body import body_schema, json_body
+from shared.http.body import body_schema
 from shared.http.disconnect import until_disconnect
 from shared.http.sse import EventStream
 
@@ -33,7 +33,7 @@ def completions_router(service: GeneratorService) -> APIRouter:
 
     @router.post("/v1/completions", openapi_extra=body_schema(CompletionRequest))
     async def complete(
-        request: Request, body: Annotated[CompletionRequest, Depends(json_body(CompletionRequest))]
+        request: Request, body: Annotated[CompletionRequest, Depends(service.body(CompletionRequest))]
     ) -> Response:
         service.check(body)
         prompts = await service.prompts.from_completion(body.prompt)

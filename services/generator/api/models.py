@@ -11,7 +11,7 @@ from services.generator.api.service import GeneratorService
 from shared.contracts.models import ModelList
 from shared.contracts.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from shared.http.app import json_response
-from shared.http.body import body_schema, json_body
+from shared.http.body import body_schema
 
 
 def models_router(service: GeneratorService) -> APIRouter:
@@ -23,7 +23,7 @@ def models_router(service: GeneratorService) -> APIRouter:
         return json_response(ModelList(data=[service.card.entry()]), exclude_none=True)
 
     @router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
-    async def tokenize(body: Annotated[TokenizeRequest, Depends(json_body(TokenizeRequest))]) -> Response:
+    async def tokenize(body: Annotated[TokenizeRequest, Depends(service.body(TokenizeRequest))]) -> Response:
         service.card.check_name(body.model)
         tokens = await _tokens(service, body)
         return json_response(
@@ -31,7 +31,7 @@ def models_router(service: GeneratorService) -> APIRouter:
         )
 
     @router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest))
-    async def detokenize(body: Annotated[DetokenizeRequest, Depends(json_body(DetokenizeRequest))]) -> Response:
+    async def detokenize(body: Annotated[DetokenizeRequest, Depends(service.body(DetokenizeRequest))]) -> Response:
         service.card.check_name(body.model)
         return json_response(DetokenizeResponse(prompt=await service.prompts.detokenize(body.tokens)))
 

@@ -3,8 +3,11 @@
 Made once by `app.py` and given to each router. Holds references only; the engine handle owns the state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+from fastapi import Request
 
 from services.generator.core.request import SamplingParams
 from services.generator.frontend.choices import Choices
@@ -14,13 +17,22 @@ from services.generator.frontend.prompts import PromptPreparer
 from services.generator.frontend.sampling import SamplingReader, choices_of, stop_strings
 from services.generator.metrics import GeneratorMetrics
 from shared.contracts.generation import GenerationFields
+from shared.contracts.wire import WireModel
 from shared.errors import InvalidRequestError
+from shared.http.body import json_body
 from shared.text.tokenizer import Tokenizer
+
+Model = TypeVar("Model", bound=WireModel)
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorService:
-    """Everything a route needs; `max_choices` is how many answers fit into the engine and its queue."""
+    """Everything a route needs.
+
+    Attributes:
+        max_choices: how many answers fit into the engine and its queue.
+        ignores_unknown_fields: whether fields that no contract declares are dropped instead of refused.
+    """
 
     card: ModelCard
     tokenizer: Tokenizer
@@ -29,6 +41,11 @@ class GeneratorService:
     engine: Engine
     metrics: GeneratorMetrics
     max_choices: int
+    ignores_unknown_fields: bool = False
+
+    def body(self, contract: type[Model]) -> Callable[[Request], Awaitable[Model]]:
+        """The dependency that reads a request's body as `contract`."""
+        return json_body(contract, ignores_unknown=self.ignores_unknown_fields)
 
     def check(self, fields: GenerationFields) -> None:
         """What can be refused before any work is done: the model's name, the engine's state, impossible options."""
