@@ -43,14 +43,14 @@ def spell(text):
 class Api:
     """An application over a fake engine, with raw and typed clients."""
 
-    def __init__(self, folder, max_model_len=MAX_LEN, **service_options):
+    def __init__(self, folder, max_model_len=MAX_LEN, defaults=None, **service_options):
         self.tokenizer = Tokenizer(folder)
         self.script = lambda prompt, sampling: [*spell("ok")(self.tokenizer), [EOS], FinishReason.STOP]
         self.engine = FakeEngine(lambda prompt, sampling: self.script(prompt, sampling))
         card = ModelCard("tiny", max_model_len, 259, frozenset([EOS]), created=1)
         metrics = GeneratorMetrics()
         prompts = PromptPreparer(self.tokenizer, load_chat_template(folder), card)
-        sampling = SamplingReader(self.tokenizer, card)
+        sampling = SamplingReader(self.tokenizer, card, defaults)
         service = GeneratorService(
             card, self.tokenizer, prompts, sampling, self.engine, metrics, max_choices=512, **service_options
         )

@@ -41,7 +41,7 @@ def chat_router(service: GeneratorService) -> APIRouter:
     async def chat(request: Request, body: Annotated[ChatRequest, Depends(service.body(ChatRequest))]) -> Response:
         service.check(body)
         prompt = await service.prompts.from_chat(body.messages, body)
-        choices = await service.start(body, [prompt], None)
+        choices = await service.start(body, [prompt], service.sampling.defaults.max_tokens)
         answer = _Answer(service, body, prompt)
         if body.stream:
             return EventStream(answer.chunks(choices.pieces()), choices)
