@@ -59,12 +59,14 @@ class GeneratorService:
         prompts: Sequence[list[int]],
         default_max_tokens: int | None,
         *,
+        deadline_ms: int | None,
         scores_prompt: bool = False,
     ) -> Choices:
         """Start `n` choices for each prompt; all checks are done before any of them runs.
 
         Args:
             default_max_tokens: output limit where the request has none; None for all that fits.
+            deadline_ms: unix time in milliseconds after which the client wants no answer.
             scores_prompt: whether log-probabilities of the prompt are wanted too.
         """
         num_choices = len(prompts) * (fields.n or 1)
@@ -77,7 +79,8 @@ class GeneratorService:
         for prompt in prompts:
             max_tokens = self.prompts.max_tokens(prompt, fields.output_limit(), default_max_tokens)
             work += [(prompt, choice) for choice in choices_of(params, max_tokens, fields.n or 1)]
-        choices = Choices(self.engine, self.tokenizer, work, self._text_rules(fields), fields.cache_salt)
+        rules = self._text_rules(fields)
+        choices = Choices(self.engine, self.tokenizer, work, rules, fields.cache_salt, deadline_ms)
         await choices.start()
         self.metrics.prompt_tokens.inc(sum(map(len, prompts)))
         return choices
