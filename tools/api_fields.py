@@ -128,7 +128,7 @@ def _notes(contract: type[WireModel]) -> dict[str, list[str]]:
 def _values(schema: Mapping[str, Any]) -> str:
     """The JSON type of a value, with its limits, in words."""
     if "$ref" in schema:
-        return schema["$ref"].rpartition("/")[2]
+        return str(schema["$ref"]).rpartition("/")[2]
     if "anyOf" in schema:
         parts = [_values(part) for part in schema["anyOf"] if part.get("type") != "null"]
         return " or ".join(dict.fromkeys(parts))

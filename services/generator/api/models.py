@@ -1,4 +1,4 @@
-"""`GET /v1/models`, `POST /tokenize` and `POST /detokenize`: what is served, and its tokenizer.
+"""`GET /v1/models` and below, `POST /tokenize` and `POST /detokenize`: what is served, and its tokenizer.
 
 Built by `app.py`. These work while the engine loads, since they need the model's folder only.
 """
@@ -8,19 +8,15 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from services.generator.api.service import GeneratorService
-from shared.contracts.models import ModelList
 from shared.contracts.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from shared.http.app import json_response
 from shared.http.body import body_schema
+from shared.http.model_list import model_list_router
 
 
 def models_router(service: GeneratorService) -> APIRouter:
     """The routes over `service`."""
-    router = APIRouter()
-
-    @router.get("/v1/models")
-    async def list_models() -> Response:
-        return json_response(ModelList(data=[service.card.entry()]), exclude_none=True)
+    router = model_list_router(lambda: [service.card.entry()])
 
     @router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
     async def tokenize(body: Annotated[TokenizeRequest, Depends(service.body(TokenizeRequest))]) -> Response:
