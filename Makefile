@@ -17,7 +17,7 @@ SOURCES := services shared tools tests examples $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup up down demo models fmt lint type arch test test-containers check test-gpu bench pins clean
+.PHONY: help setup up down demo models fmt lint docs type arch test test-containers check test-gpu bench pins clean
 
 # $(call install,EXTRAS): torch first and alone, so that TORCH_INDEX_URL is asked for nothing else.
 define install
@@ -69,6 +69,10 @@ lint: $(VENV)/.dev ## check format and style of the code, and sizes and names of
 	$(VPY) -m tools.check_files
 	$(VPY) -m tools.check_sizes
 	$(VPY) -m tools.check_names
+	$(VPY) -m tools.api_fields --check
+
+docs: $(VENV)/.dev ## write the generated pages of docs/
+	$(VPY) -m tools.api_fields
 
 type: $(VENV)/.dev ## check the types
 	$(VPY) -m mypy

@@ -14,8 +14,6 @@ def prepare_inputs(request: EmbeddingRequest, preparer: TextPreparer) -> list[li
     Raises:
         InvalidRequestError: a field asks for what is not possible; names it.
     """
-    if request.dimensions is not None:
-        raise InvalidRequestError("dimensions: the model declares no shorter vectors; leave it out", param="dimensions")
     texts, sequences = _split(request)
     num_inputs = len(texts) + len(sequences)
     if num_inputs == 0:

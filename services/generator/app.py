@@ -16,6 +16,7 @@ from services.generator.api.service import GeneratorService
 from services.generator.engine.handle import EngineHandle, EngineState
 from services.generator.engine.supervisor import EngineSupervisor
 from services.generator.frontend.chat_template import load_chat_template
+from services.generator.frontend.generation_defaults import read_generation_defaults
 from services.generator.frontend.model_card import read_model_card
 from services.generator.frontend.prompts import PromptPreparer
 from services.generator.frontend.sampling import SamplingReader
@@ -37,6 +38,7 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
     folder = find_model_folder(settings.model)
     tokenizer = Tokenizer(folder)
     card = read_model_card(folder, settings.model_name, settings.max_model_len, tokenizer.vocab_size)
+    defaults = read_generation_defaults(folder) if settings.generation_config == "auto" else None
     metrics = GeneratorMetrics()
     max_requests = settings.max_num_seqs + settings.max_queued_requests
     handle = EngineHandle(max_requests)
@@ -46,11 +48,14 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
         card=card,
         tokenizer=tokenizer,
         prompts=PromptPreparer(tokenizer, load_chat_template(folder), card),
-        sampling=SamplingReader(tokenizer, card),
+        sampling=SamplingReader(tokenizer, card, defaults),
         engine=handle,
         metrics=metrics,
         max_choices=max_requests,
+        ignores_unknown_fields=settings.ignore_unknown_fields,
     )
+    if settings.ignore_unknown_fields:
+        log.warning("unknown_fields_are_ignored")
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

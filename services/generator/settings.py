@@ -3,6 +3,8 @@
 Read by `__main__` and handed to the engine process as JSON. Flags keep the names that users of vLLM know.
 """
 
+from typing import Literal
+
 from pydantic import Field, SecretStr
 
 from shared.settings.base import ModelSettings, settings_config
@@ -43,6 +45,16 @@ class GeneratorSettings(ModelSettings):
     )
     enable_prefix_caching: bool = Field(
         True, description="Let requests that begin with the same tokens share KV; switch off only to measure."
+    )
+    generation_config: Literal["auto", "vllm"] = Field(
+        "auto",
+        description="Where sampling defaults come from: auto takes those in the model's generation_config.json, vllm takes "
+        "temperature 1 and no filters whatever the model says. A request's own fields always win.",
+    )
+    ignore_unknown_fields: bool = Field(
+        False,
+        description="Drop fields of a request that this API does not know, instead of answering 400; for clients that send "
+        "fields of other servers. Known fields that are not supported are refused all the same.",
     )
     admin_api_key: SecretStr | None = Field(
         None, description="Bearer token for calls that change the server; without it those calls are closed."

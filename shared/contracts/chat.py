@@ -1,33 +1,26 @@
 """`POST /v1/chat/completions` as OpenAI's clients send and read it; served by the generator.
 
-Messages have text content, as a string or as text parts; other parts, tools and structured output are refused by name.
+The conversation is in `shared.contracts.conversation`; tools and structured output are refused by name.
 """
 
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shared.contracts.generation import MAX_LOGPROBS, FinishReason, GenerationFields, Usage, only
+from shared.contracts.conversation import ChatMessage, TemplateFields
+from shared.contracts.fields import HARMLESS, only
+from shared.contracts.generation import MAX_LOGPROBS, FinishReason, GenerationFields, Usage
 from shared.contracts.wire import WireModel
 
 
-class TextPart(WireModel):
-    """A piece of a message; the only part type so far."""
+class ChatRequest(GenerationFields, TemplateFields):
+    """Answer the conversation.
 
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(WireModel):
-    """One turn; a `developer` message is a system message to the template."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: str | None = None
-
-
-class ChatRequest(GenerationFields):
-    """Answer the conversation; without a limit the answer may fill the context."""
+    Attributes:
+        max_tokens: the older name of `max_completion_tokens`, which wins.
+        max_completion_tokens: unless given, `max_new_tokens` of the model's `generation_config.json`, else what the context holds.
+        top_logprobs: only with `logprobs`.
+    """
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
@@ -35,10 +28,21 @@ class ChatRequest(GenerationFields):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     response_format: Annotated[dict[str, Any] | None, only({"type": "text"})] = None
-    tools: Annotated[list[Any] | None, only()] = None
+    tools: Annotated[list[Any] | None, only([])] = None
     tool_choice: Annotated[str | dict[str, Any] | None, only("none")] = None
-    parallel_tool_calls: bool | None = None
+    functions: Annotated[list[Any] | None, only([])] = None
+    function_call: Annotated[str | dict[str, Any] | None, only("none")] = None
     modalities: Annotated[list[str] | None, only(["text"])] = None
+    audio: Annotated[dict[str, Any] | None, only()] = None
+    moderation: Annotated[dict[str, Any] | None, only()] = None
+    reasoning_effort: Annotated[str | None, only()] = None
+    verbosity: Annotated[str | None, only("medium")] = None
+    web_search_options: Annotated[dict[str, Any] | None, only()] = None
+
+    parallel_tool_calls: Annotated[bool | None, HARMLESS] = None
+    prediction: Annotated[dict[str, Any] | None, HARMLESS] = None
+    prompt_cache_options: Annotated[dict[str, Any] | None, HARMLESS] = None
+    prompt_cache_retention: Annotated[str | None, HARMLESS] = None
 
     def output_limit(self) -> tuple[str, int | None]:
         """`max_completion_tokens`, or the older `max_tokens` where that alone was sent."""

@@ -7,14 +7,22 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shared.contracts.generation import MAX_LOGPROBS, FinishReason, GenerationFields, Usage, only
+from shared.contracts.fields import only
+from shared.contracts.generation import MAX_LOGPROBS, FinishReason, GenerationFields, Usage
 from shared.contracts.wire import TokenId, WireModel
 
 Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]
 
 
 class CompletionRequest(GenerationFields):
-    """Continue each prompt; `max_tokens` is 16 by default."""
+    """Continue each prompt.
+
+    Attributes:
+        prompt: up to 256 prompts.
+        max_tokens: 16 unless given; 0 only with `echo`.
+        echo: whether the prompt stands before the answer, with its log-probabilities where they are asked for.
+        logprobs: how many of the likeliest tokens are named with each token, besides the chosen one.
+    """
 
     prompt: Prompt
     best_of: Annotated[int | None, only(1)] = None

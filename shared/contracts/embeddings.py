@@ -1,13 +1,12 @@
 """`POST /v1/embeddings`, as OpenAI's clients send and read it; served by the embedder.
 
-Supported: model, input, encoding_format. Without effect: user. Refused by name: dimensions (until a model declares it).
+`dimensions` is refused until a model declares shorter vectors.
 Token ids are the whole input, as with OpenAI and vLLM: neither special tokens nor a prompt are added to them.
 """
 
 from typing import Annotated, Literal
 
-from pydantic import Field
-
+from shared.contracts.fields import HARMLESS, only
 from shared.contracts.wire import ModelName, TokenId, WireModel
 
 MAX_INPUTS = 2048
@@ -23,8 +22,8 @@ class EmbeddingRequest(WireModel):
     model: ModelName | None = None
     input: EmbeddingInput
     encoding_format: EncodingFormat | None = None
-    dimensions: Annotated[int, Field(ge=1)] | None = None
-    user: str | None = None
+    dimensions: Annotated[int | None, only()] = None
+    user: Annotated[str | None, HARMLESS] = None
 
 
 class EmbeddingUsage(WireModel):

@@ -1,14 +1,14 @@
 """What `/v1/completions` and `/v1/chat/completions` have in common: sampling fields, stream options, usage.
 
-Every field of OpenAI's schema is in one of three lists. Supported: those declared here and in the two modules. Without
-effect: `user`, `metadata`, `parallel_tool_calls`, `store`, `service_tier`, `safety_identifier`, `prompt_cache_key`.
-Everything else is refused by name, also a field that is known but whose value would change the answer (`best_of: 2`, say).
+Every field of OpenAI's schema is declared, here or in the two modules, with the list it stands in (`shared.contracts.fields`);
+`docs/api-fields.md` is written from these declarations.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
+from shared.contracts.fields import HARMLESS, only
 from shared.contracts.wire import ModelName, Seed, TokenId, WireModel
 
 FinishReason = Literal["stop", "length"]
@@ -24,26 +24,37 @@ MAX_LOGPROBS = 20
 """Most likeliest tokens that can be asked for with each token."""
 
 
-def only(*neutral: Any) -> AfterValidator:
-    """Accept a field that is not supported yet only at values that change nothing."""
-
-    def check(value: Any) -> Any:
-        if value is not None and value not in neutral:
-            allowed = "".join(f" or send {item!r}" for item in neutral)
-            raise ValueError(f"is not supported; leave it out{allowed}")
-        return value
-
-    return AfterValidator(check)
-
-
 class StreamOptions(WireModel):
     """`include_usage` adds one last chunk that carries the usage of the whole request."""
 
     include_usage: bool | None = None
+    include_obfuscation: Annotated[bool | None, only(False)] = None
 
 
 class GenerationFields(WireModel):
-    """Fields of both endpoints; `null` means the default."""
+    """Fields of both endpoints; `null` means the default.
+
+    Attributes:
+        model: may be left out, since one model is served.
+        temperature: 0 takes the likeliest token; 1 unless the model's `generation_config.json` says otherwise.
+        top_p: 1 unless the model's `generation_config.json` says otherwise.
+        top_k: -1 and 0 keep all; 0 unless the model's `generation_config.json` says otherwise.
+        min_p: 0 unless the model's `generation_config.json` says otherwise.
+        repetition_penalty: 1 unless the model's `generation_config.json` says otherwise.
+        seed: choice `i` of `n` draws with seed + i; random unless given.
+        stop: none of them is part of the text; one that is a special token of the model stops at that token.
+        n: answers to each prompt.
+        cache_salt: requests share their prefixes' KV only with requests of the same salt.
+        stream_options: only with `stream`.
+        logit_bias: token ids as keys, up to 1024; values from -100 to 100.
+        allowed_token_ids: only these tokens are chosen.
+        bad_words: these texts are never written.
+        min_tokens: no stop string, stop id or end token counts before.
+        stop_token_ids: these tokens end the answer too; `stop_reason` names the one that did.
+        include_stop_str_in_output: whether the text ends with what stopped it.
+        ignore_eos: whether the model's own end token does not end the answer.
+        skip_special_tokens: true unless given.
+    """
 
     model: ModelName | None = None
     max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
@@ -70,12 +81,12 @@ class GenerationFields(WireModel):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
 
-    user: str | None = None
-    metadata: dict[str, str] | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    user: Annotated[str | None, HARMLESS] = None
+    metadata: Annotated[dict[str, str] | None, HARMLESS] = None
+    store: Annotated[bool | None, HARMLESS] = None
+    service_tier: Annotated[str | None, HARMLESS] = None
+    safety_identifier: Annotated[str | None, HARMLESS] = None
+    prompt_cache_key: Annotated[str | None, HARMLESS] = None
 
     def output_limit(self) -> tuple[str, int | None]:
         """The field that limits the output, and its value where one was sent."""

@@ -1,13 +1,14 @@
 """`POST /rerank`, `/v1/rerank` and `/v2/rerank`: one request shape and the superset of what Jina and Cohere clients read.
 
-Supported: model, query, documents (text or `{"text": …}`), top_n, return_documents. Without effect: user.
-An empty query or document is refused; a `top_n` over the number of documents answers all of them.
+Documents are texts or `{"text": …}`; an empty one is refused, and so is an empty query. A `top_n` over the number of documents
+answers all of them.
 """
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from shared.contracts.fields import HARMLESS
 from shared.contracts.wire import ModelName, WireModel
 
 DOCUMENTS_PER_SEARCH_UNIT = 100
@@ -28,7 +29,7 @@ class RerankRequest(WireModel):
     documents: list[str | RerankDocument]
     top_n: Annotated[int, Field(ge=1)] | None = None
     return_documents: bool | None = None
-    user: str | None = None
+    user: Annotated[str | None, HARMLESS] = None
 
 
 class RerankResult(WireModel):

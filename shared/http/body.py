@@ -16,9 +16,11 @@ from shared.http.handlers import invalid_request_from
 Model = TypeVar("Model", bound=WireModel)
 
 
-def json_body(model: type[Model]) -> Callable[[Request], Awaitable[Model]]:
+def json_body(model: type[Model], *, ignores_unknown: bool = False) -> Callable[[Request], Awaitable[Model]]:
     """A FastAPI dependency that answers the body as `model`.
 
+    Args:
+        ignores_unknown: drop fields that no contract declares, at any depth, instead of refusing them.
     Raises:
         InvalidRequestError: not JSON by its content type, not JSON by its bytes, or not of the model's shape.
     """
@@ -26,7 +28,7 @@ def json_body(model: type[Model]) -> Callable[[Request], Awaitable[Model]]:
     async def read(request: Request) -> Model:
         _check_content_type(request)
         try:
-            return model.model_validate_json(await request.body())
+            return model.model_validate_json(await request.body(), extra="ignore" if ignores_unknown else None)
         except ValidationError as error:
             raise invalid_request_from(error.errors(include_input=False, include_url=False)) from None
 

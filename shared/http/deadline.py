@@ -1,6 +1,7 @@
 """The client's deadline, header `X-Request-Deadline`: the unix time in milliseconds after which it no longer wants an answer.
 
-Read by the gateway, which ends a request that is too late, and with it the service's work, and passes the header on.
+Read by the gateway, which ends a request that is too late, and with it the service's work, and passes the header on; and by the
+generator, which does not start what is too late.
 """
 
 import time
@@ -19,6 +20,19 @@ def seconds_left(headers: Headers) -> float | None:
         InvalidRequestError: the header is not a whole number.
         DeadlineExceededError: the deadline is past.
     """
+    deadline = _parse(headers)
+    return None if deadline is None else _seconds_until(deadline)
+
+
+def deadline_ms(headers: Headers) -> int | None:
+    """The deadline itself, which is still to come; the same errors."""
+    deadline = _parse(headers)
+    if deadline is not None:
+        _seconds_until(deadline)
+    return deadline
+
+
+def _parse(headers: Headers) -> int | None:
     value = headers.get(DEADLINE_HEADER)
     if value is None:
         return None
@@ -26,7 +40,11 @@ def seconds_left(headers: Headers) -> float | None:
         raise InvalidRequestError(
             "X-Request-Deadline must be a unix time in whole milliseconds", param="X-Request-Deadline"
         )
-    left_s = int(value) / 1000 - time.time()
+    return int(value)
+
+
+def _seconds_until(deadline: int) -> float:
+    left_s = deadline / 1000 - time.time()
     if left_s <= 0:
         raise DeadlineExceededError("The deadline of the request is past")
     return left_s

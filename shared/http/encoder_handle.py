@@ -11,15 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import APIRouter, FastAPI
 
 from shared.batching.metrics import BatchMetrics
 from shared.batching.micro_batcher import BatcherSpec, MicroBatcher
 from shared.batching.model_thread import BatchModel, Rows, TokenIds
-from shared.contracts.models import ModelEntry, ModelList, Task
+from shared.contracts.models import ModelEntry, Task
 from shared.errors import ModelNotFoundError, OverloadedError
-from shared.http.app import Readiness, json_response
+from shared.http.app import Readiness
 from shared.http.lifecycle import Lifecycle
+from shared.http.model_list import model_list_router
 from shared.settings.encoder import EncoderSettings
 from shared.text.preparer import TextPreparer
 
@@ -129,13 +130,9 @@ class EncoderHandle:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def models_router(self) -> APIRouter:
-        """The path `/v1/models`, with the one model."""
-        router = APIRouter()
+        """The paths below `/v1/models`, with the one model."""
+        return model_list_router(lambda: [self._entry()])
 
-        @router.get("/v1/models")
-        async def list_models() -> Response:
-            max_tokens = self._batcher.model.preparer.max_tokens
-            entry = ModelEntry(id=self.name, created=self._created, task=self._task, max_model_len=max_tokens)
-            return json_response(ModelList(data=[entry]), exclude_none=True)
-
-        return router
+    def _entry(self) -> ModelEntry:
+        max_tokens = self._batcher.model.preparer.max_tokens
+        return ModelEntry(id=self.name, created=self._created, task=self._task, max_model_len=max_tokens)

@@ -36,8 +36,9 @@ def invalid_request_from(errors: Sequence[Any]) -> InvalidRequestError:
     first = min(same, key=lambda item: (str(item["type"]).endswith("_type"), -len(item["loc"])))
     param = _param(first)
     message = str(first["msg"]).removeprefix("Value error, ")
-    if param is None and (named := _NAMED.match(message)):  # a check over several fields says which one it blames
-        param, message = named[1], named[2]
+    if first["type"] == "value_error" and (named := _NAMED.match(message)):
+        # A check over several fields of an object says which one it blames.
+        param, message = named[1] if param is None else f"{param}.{named[1]}", named[2]
     more = " (and others too)" if len({(_param(item) or "").partition(".")[0] for item in errors}) > 1 else ""
     return InvalidRequestError(f"{param}: {message}{more}" if param else message, param=param)
 

@@ -94,6 +94,7 @@ def test_the_largest_request_is_served(address: str) -> None:
 @pytest.mark.models
 def test_the_model_list(address: str) -> None:
     (entry,) = httpx.get(f"{address}/v1/models").json()["data"]
+    assert httpx.get(f"{address}/v1/models/{MODEL}").json() == entry
     assert entry.pop("created") > 0
     expected = {"id": MODEL, "object": "model", "owned_by": "trivium", "task": "embed", "max_model_len": 256}
     assert entry == expected

@@ -57,6 +57,7 @@ class FakeEngine:
         self._answer = answer
         self.submitted: list[tuple[list[int], SamplingParams]] = []
         self.salts: list[str | None] = []
+        self.deadlines: list[int | None] = []
         self.num_cached_tokens = 0
         self.prompt_logprobs: list[TokenLogprob] | None = None
         self.aborted: list[int] = []
@@ -67,9 +68,12 @@ class FakeEngine:
     def check_open(self) -> None:
         """Always open; what is refused is refused by `submit`."""
 
-    def submit(self, prompt: list[int], sampling: SamplingParams, cache_salt: str | None) -> ScriptedStream:
+    def submit(
+        self, prompt: list[int], sampling: SamplingParams, cache_salt: str | None, deadline_ms: int | None
+    ) -> ScriptedStream:
         if self.refusal is not None and len(self.submitted) >= (self.refuse_after or 0):
             raise self.refusal
         self.submitted.append((prompt, sampling))
         self.salts.append(cache_salt)
+        self.deadlines.append(deadline_ms)
         return ScriptedStream(self, len(self.submitted) - 1, self._answer(prompt, sampling))

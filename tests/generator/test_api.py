@@ -43,15 +43,17 @@ def spell(text):
 class Api:
     """An application over a fake engine, with raw and typed clients."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, max_model_len=MAX_LEN, defaults=None, **service_options):
         self.tokenizer = Tokenizer(folder)
         self.script = lambda prompt, sampling: [*spell("ok")(self.tokenizer), [EOS], FinishReason.STOP]
         self.engine = FakeEngine(lambda prompt, sampling: self.script(prompt, sampling))
-        card = ModelCard("tiny", MAX_LEN, 259, frozenset([EOS]), created=1)
+        card = ModelCard("tiny", max_model_len, 259, frozenset([EOS]), created=1)
         metrics = GeneratorMetrics()
         prompts = PromptPreparer(self.tokenizer, load_chat_template(folder), card)
-        sampling = SamplingReader(self.tokenizer, card)
-        service = GeneratorService(card, self.tokenizer, prompts, sampling, self.engine, metrics, max_choices=512)
+        sampling = SamplingReader(self.tokenizer, card, defaults)
+        service = GeneratorService(
+            card, self.tokenizer, prompts, sampling, self.engine, metrics, max_choices=512, **service_options
+        )
 
         @asynccontextmanager
         async def lifespan(_app):
@@ -392,7 +394,7 @@ BAD = [
     ("/v1/chat/completions", {**CHAT, "logprobs": 1}, "logprobs"),
     ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ("/v1/chat/completions", {**CHAT, "top_logprobs": 2}, "top_logprobs"),
-    ("/v1/chat/completions", {**CHAT, "tools": []}, "tools"),
+    ("/v1/chat/completions", {**CHAT, "tools": [{"type": "function"}]}, "tools"),
     ("/v1/chat/completions", {**CHAT, "tool_choice": "auto"}, "tool_choice"),
     ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_object"}}, "response_format"),
     ("/tokenize", {}, "prompt"),
@@ -460,7 +462,11 @@ def test_a_large_body_is_413(api):
 
 @pytest.mark.parametrize(
     ("field", "value", "said"),
-    [("prompt", [-1], "greater than or equal to 0"), ("stop", ["x"] * 17, "at most 16"), ("tools", [], "leave it out")],
+    [
+        ("prompt", [-1], "greater than or equal to 0"),
+        ("stop", ["x"] * 17, "at most 16"),
+        ("tools", [{}], "leave it out"),
+    ],
 )
 def test_the_message_tells_what_is_wrong_with_the_value(api, field, value, said):
     path = "/v1/chat/completions" if field == "tools" else "/v1/completions"

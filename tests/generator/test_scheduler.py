@@ -10,6 +10,7 @@ from services.generator.core.request import FinishReason, Request, SamplingParam
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.engine.loop import EngineLoop
 from services.generator.engine.transport import InMemoryTransport
+from services.generator.scheduler.deadlines import unix_ms
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
 from services.generator.scheduler.scheduler import Scheduler
 from tests.fakes.fake_runner import FakeRunner, solo_output
@@ -21,13 +22,22 @@ class Engine:
     """A loop over the fake device, driven step by step; `outputs` and `ends` are what a client would see."""
 
     def __init__(
-        self, *, num_blocks=64, block_size=4, max_num_seqs=8, budget=64, max_len=200, max_in_flight=2, cache=True
+        self,
+        *,
+        num_blocks=64,
+        block_size=4,
+        max_num_seqs=8,
+        budget=64,
+        max_len=200,
+        max_in_flight=2,
+        cache=True,
+        clock=unix_ms,
     ):
         self.transport = InMemoryTransport(self._on_event)
         limits = SchedulerLimits(max_num_seqs, budget, max_len, VOCAB)
         spec = KVCacheSpec(num_blocks, block_size)
         self.scheduler = Scheduler(
-            limits, KVCacheManager(spec, BlockKeys(b"w", "float32", block_size) if cache else None)
+            limits, KVCacheManager(spec, BlockKeys(b"w", "float32", block_size) if cache else None), clock
         )
         self.runner = FakeRunner(num_blocks, block_size, max_num_seqs, VOCAB)
         ready = EngineReady(max_len, num_blocks, block_size)
@@ -36,10 +46,10 @@ class Engine:
         self.ends: dict[int, list[FinishReason]] = {}
         self.requests: dict[int, Request] = {}
 
-    def submit(self, prompt, max_tokens, stop_ids=frozenset()):
+    def submit(self, prompt, max_tokens, stop_ids=frozenset(), deadline_ms=None):
         request_id = len(self.requests)
         sampling = SamplingParams(max_tokens=max_tokens, temperature=0, stop_token_ids=frozenset(stop_ids))
-        self.requests[request_id] = request = Request("f", request_id, prompt, sampling)
+        self.requests[request_id] = request = Request("f", request_id, prompt, sampling, deadline_ms=deadline_ms)
         self.outputs[request_id], self.ends[request_id] = [], []
         reason = self.scheduler.submit(request)
         if reason is not None:

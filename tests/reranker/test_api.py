@@ -123,4 +123,5 @@ def test_an_unknown_model_is_not_found(address: str) -> None:
 
 def test_the_model_list(address: str) -> None:
     (entry,) = httpx.get(f"{address}/v1/models").json()["data"]
+    assert httpx.get(f"{address}/v1/models/{MODEL}").json() == entry
     assert (entry["id"], entry["task"], entry["max_model_len"]) == (MODEL, "rerank", 256)

@@ -20,7 +20,8 @@ from services.generator.frontend.generation import Pieces, ScoredToken, TextPiec
 from shared.contracts.completions import CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse
 from shared.contracts.generation import Usage
 from shared.http.app import json_response
-from shared.http.body import body_schema, json_body
+from shared.http.body import body_schema
+from shared.http.deadline import deadline_ms
 from shared.http.disconnect import until_disconnect
 from shared.http.sse import EventStream
 
@@ -33,12 +34,15 @@ def completions_router(service: GeneratorService) -> APIRouter:
 
     @router.post("/v1/completions", openapi_extra=body_schema(CompletionRequest))
     async def complete(
-        request: Request, body: Annotated[CompletionRequest, Depends(json_body(CompletionRequest))]
+        request: Request, body: Annotated[CompletionRequest, Depends(service.body(CompletionRequest))]
     ) -> Response:
+        deadline = deadline_ms(request.headers)
         service.check(body)
         prompts = await service.prompts.from_completion(body.prompt)
         scores_prompt = bool(body.echo) and body.logprobs is not None
-        choices = await service.start(body, prompts, DEFAULT_MAX_TOKENS, scores_prompt=scores_prompt)
+        choices = await service.start(
+            body, prompts, DEFAULT_MAX_TOKENS, deadline_ms=deadline, scores_prompt=scores_prompt
+        )
         pieces = _echo(service, body, prompts).over(choices.pieces()) if body.echo else choices.pieces()
         answer = _Answer(service, body, prompts)
         if body.stream:

@@ -1,4 +1,4 @@
-"""`GET /v1/models`, `POST /tokenize` and `POST /detokenize`: what is served, and its tokenizer.
+"""`GET /v1/models` and below, `POST /tokenize` and `POST /detokenize`: what is served, and its tokenizer.
 
 Built by `app.py`. These work while the engine loads, since they need the model's folder only.
 """
@@ -8,22 +8,18 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from services.generator.api.service import GeneratorService
-from shared.contracts.models import ModelList
 from shared.contracts.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from shared.http.app import json_response
-from shared.http.body import body_schema, json_body
+from shared.http.body import body_schema
+from shared.http.model_list import model_list_router
 
 
 def models_router(service: GeneratorService) -> APIRouter:
     """The routes over `service`."""
-    router = APIRouter()
-
-    @router.get("/v1/models")
-    async def list_models() -> Response:
-        return json_response(ModelList(data=[service.card.entry()]), exclude_none=True)
+    router = model_list_router(lambda: [service.card.entry()])
 
     @router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
-    async def tokenize(body: Annotated[TokenizeRequest, Depends(json_body(TokenizeRequest))]) -> Response:
+    async def tokenize(body: Annotated[TokenizeRequest, Depends(service.body(TokenizeRequest))]) -> Response:
         service.card.check_name(body.model)
         tokens = await _tokens(service, body)
         return json_response(
@@ -31,7 +27,7 @@ def models_router(service: GeneratorService) -> APIRouter:
         )
 
     @router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest))
-    async def detokenize(body: Annotated[DetokenizeRequest, Depends(json_body(DetokenizeRequest))]) -> Response:
+    async def detokenize(body: Annotated[DetokenizeRequest, Depends(service.body(DetokenizeRequest))]) -> Response:
         service.card.check_name(body.model)
         return json_response(DetokenizeResponse(prompt=await service.prompts.detokenize(body.tokens)))
 
@@ -40,8 +36,7 @@ def models_router(service: GeneratorService) -> APIRouter:
 
 async def _tokens(service: GeneratorService, body: TokenizeRequest) -> list[int]:
     if body.messages is not None:
-        with_prompt = True if body.add_generation_prompt is None else body.add_generation_prompt
-        text = service.prompts.render(body.messages, add_generation_prompt=with_prompt)
+        text = service.prompts.render(body.messages, body)
         return await service.prompts.tokenize(text, add_special_tokens=bool(body.add_special_tokens))
     with_special = True if body.add_special_tokens is None else body.add_special_tokens
     return await service.prompts.tokenize(body.prompt or "", add_special_tokens=with_special)

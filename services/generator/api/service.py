@@ -3,8 +3,11 @@
 Made once by `app.py` and given to each router. Holds references only; the engine handle owns the state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+from fastapi import Request
 
 from services.generator.core.request import SamplingParams
 from services.generator.frontend.choices import Choices
@@ -14,13 +17,22 @@ from services.generator.frontend.prompts import PromptPreparer
 from services.generator.frontend.sampling import SamplingReader, choices_of, stop_strings
 from services.generator.metrics import GeneratorMetrics
 from shared.contracts.generation import GenerationFields
+from shared.contracts.wire import WireModel
 from shared.errors import InvalidRequestError
+from shared.http.body import json_body
 from shared.text.tokenizer import Tokenizer
+
+Model = TypeVar("Model", bound=WireModel)
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorService:
-    """Everything a route needs; `max_choices` is how many answers fit into the engine and its queue."""
+    """Everything a route needs.
+
+    Attributes:
+        max_choices: how many answers fit into the engine and its queue.
+        ignores_unknown_fields: whether fields that no contract declares are dropped instead of refused.
+    """
 
     card: ModelCard
     tokenizer: Tokenizer
@@ -29,6 +41,11 @@ class GeneratorService:
     engine: Engine
     metrics: GeneratorMetrics
     max_choices: int
+    ignores_unknown_fields: bool = False
+
+    def body(self, contract: type[Model]) -> Callable[[Request], Awaitable[Model]]:
+        """The dependency that reads a request's body as `contract`."""
+        return json_body(contract, ignores_unknown=self.ignores_unknown_fields)
 
     def check(self, fields: GenerationFields) -> None:
         """What can be refused before any work is done: the model's name, the engine's state, impossible options."""
@@ -42,12 +59,14 @@ class GeneratorService:
         prompts: Sequence[list[int]],
         default_max_tokens: int | None,
         *,
+        deadline_ms: int | None,
         scores_prompt: bool = False,
     ) -> Choices:
         """Start `n` choices for each prompt; all checks are done before any of them runs.
 
         Args:
             default_max_tokens: output limit where the request has none; None for all that fits.
+            deadline_ms: unix time in milliseconds after which the client wants no answer.
             scores_prompt: whether log-probabilities of the prompt are wanted too.
         """
         num_choices = len(prompts) * (fields.n or 1)
@@ -60,7 +79,8 @@ class GeneratorService:
         for prompt in prompts:
             max_tokens = self.prompts.max_tokens(prompt, fields.output_limit(), default_max_tokens)
             work += [(prompt, choice) for choice in choices_of(params, max_tokens, fields.n or 1)]
-        choices = Choices(self.engine, self.tokenizer, work, self._text_rules(fields), fields.cache_salt)
+        rules = self._text_rules(fields)
+        choices = Choices(self.engine, self.tokenizer, work, rules, fields.cache_salt, deadline_ms)
         await choices.start()
         self.metrics.prompt_tokens.inc(sum(map(len, prompts)))
         return choices

@@ -15,6 +15,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    DEADLINE = "deadline"
 
 
 MAX_LOGIT_BIAS = 1024
@@ -79,6 +80,7 @@ class Request(msgspec.Struct, frozen=True):
 
     Attributes:
         cache_salt: separates the prefixes of requests with this salt from all others.
+        deadline_ms: unix time in milliseconds from which on it is not started any more.
     """
 
     frontend_id: str
@@ -86,3 +88,4 @@ class Request(msgspec.Struct, frozen=True):
     prompt_token_ids: list[int]
     sampling: SamplingParams
     cache_salt: str | None = None
+    deadline_ms: int | None = None

@@ -109,7 +109,13 @@ class EngineHandle:
         if self.state is EngineState.READY:
             self._send(Shutdown())
 
-    def submit(self, prompt: list[int], sampling: SamplingParams, cache_salt: str | None = None) -> "TokenStream":
+    def submit(
+        self,
+        prompt: list[int],
+        sampling: SamplingParams,
+        cache_salt: str | None = None,
+        deadline_ms: int | None = None,
+    ) -> "TokenStream":
         """Start a request; its events come from the stream, which the caller must close.
 
         Raises:
@@ -123,7 +129,7 @@ class EngineHandle:
         request_id = next(self._ids)
         waiter: asyncio.Queue[TokenEvent | None] = asyncio.Queue()
         self._waiters[request_id] = waiter
-        self._send(Submit(Request(self._frontend_id, request_id, prompt, sampling, cache_salt)))
+        self._send(Submit(Request(self._frontend_id, request_id, prompt, sampling, cache_salt, deadline_ms)))
         return TokenStream(self, request_id, waiter)
 
     def close(self, request_id: int) -> None:

@@ -76,7 +76,9 @@ class EngineLoop:
             self._commit_oldest()
 
     def step(self) -> None:
-        """Plan and launch one step if there is something to run, then commit what is due."""
+        """Drop what came too late, plan and launch one step if there is something to run, then commit what is due."""
+        if shed := self._scheduler.shed():
+            self._publish(group_by_frontend(shed))
         plan = self._scheduler.schedule()
         if plan is not None:
             self._in_flight.append((plan, self._runner.execute(plan)))

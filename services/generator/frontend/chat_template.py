@@ -4,17 +4,38 @@ Called for chat requests. Templates come with models and are not trusted: they r
 """
 
 import json
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
+from jinja2 import meta, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from shared.errors import InvalidRequestError
 from shared.settings.errors import ModelFolderError
 from shared.settings.model_folder import read_json
+
+_OWN_NAMES = frozenset({"messages", "add_generation_prompt", "continue_final_message", "tools", "documents"})
+"""What the request itself says; no request can set them as variables of the template."""
+
+_TEMPLATE_FAULTS = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What a template may raise at a conversation that it was not written for."""
+
+_END_OF_CONTENT = secrets.token_hex(16)
+"""Marks in a rendered text where the content of the last message ends; no client can know it."""
 
 
 class ChatTemplate:
@@ -23,30 +44,97 @@ class ChatTemplate:
     Args:
         source: jinja text as in `tokenizer_config.json`.
         special_tokens: the texts that templates refer to by name, such as `bos_token`.
+
+    Attributes:
+        knows_tool_calls: whether it reads the calls of an assistant's message.
+        variables: names that it reads and a request may set.
     """
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag]
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         self._template = environment.from_string(source)
         self._special_tokens = special_tokens
+        self.knows_tool_calls = "tool_calls" in source
+        names = meta.find_undeclared_variables(environment.parse(source))
+        self.variables = names - environment.globals.keys() - special_tokens.keys() - _OWN_NAMES
 
-    def render(self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """The prompt text for `messages`, each with role and content.
 
+        Args:
+            continue_final_message: end the text where the content of the last message ends.
+            variables: values for some of the template's own variables.
         Raises:
-            InvalidRequestError: the template refuses this conversation.
+            InvalidRequestError: the template refuses this conversation, or has no such variable.
         """
+        variables = variables or {}
+        self._check(variables)
+        if continue_final_message:
+            return self._render_open(messages, variables)
+        return self._render(messages, variables, add_generation_prompt=add_generation_prompt)
+
+    def _render_open(self, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any]) -> str:
+        *before, last = messages
+        if last["role"] != "assistant" or "tool_calls" in last:
+            raise InvalidRequestError(
+                "continue_final_message: the last message must be the text of an assistant",
+                param="continue_final_message",
+            )
+        marked = {**last, "content": last["content"] + _END_OF_CONTENT}
+        text, mark, _ = self._render([*before, marked], variables, add_generation_prompt=False).rpartition(
+            _END_OF_CONTENT
+        )
+        if not mark:
+            raise InvalidRequestError(
+                "continue_final_message: the chat template does not write the last message",
+                param="continue_final_message",
+            )
+        return text.replace(_END_OF_CONTENT, "")
+
+    def _render(
+        self, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any], *, add_generation_prompt: bool
+    ) -> str:
         try:
             return self._template.render(
-                messages=list(messages), add_generation_prompt=add_generation_prompt, **self._special_tokens
+                messages=list(messages),
+                add_generation_prompt=add_generation_prompt,
+                tools=None,
+                documents=None,
+                **self._special_tokens,
+                **variables,
             )
-        except jinja2.TemplateError as error:
+        except _TEMPLATE_FAULTS as error:
             raise InvalidRequestError(f"messages: the chat template refuses them: {error}", param="messages") from None
+
+    def _check(self, variables: Mapping[str, Any]) -> None:
+        for name in variables:
+            if name not in self.variables:
+                known = f"it has {', '.join(sorted(self.variables))}" if self.variables else "it has none"
+                param = f"chat_template_kwargs.{name[:64]}"
+                raise InvalidRequestError(f"{param}: the chat template has no such variable; {known}", param=param)
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}`, with which some templates mark the assistant's text for training; here it does nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 - as the base class declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """The body of the block."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def load_chat_template(folder: Path) -> ChatTemplate | None:
@@ -58,7 +146,7 @@ def load_chat_template(folder: Path) -> ChatTemplate | None:
     path = folder / "tokenizer_config.json"
     config = read_json(path) if path.is_file() else {}
     file = folder / "chat_template.jinja"
-    source = file.read_text(encoding="utf-8") if file.is_file() else config.get("chat_template")
+    source = file.read_text(encoding="utf-8") if file.is_file() else _default_of(config.get("chat_template"))
     if not isinstance(source, str):
         return None
     names = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -69,13 +157,28 @@ def load_chat_template(folder: Path) -> ChatTemplate | None:
         raise ModelFolderError(f"the chat template is not valid: {error}") from error
 
 
+def _default_of(value: Any) -> Any:
+    """The template, or that of several which is named default."""
+    if not isinstance(value, list):
+        return value
+    return next(
+        (item.get("template") for item in value if isinstance(item, dict) and item.get("name") == "default"), None
+    )
+
+
 def _token_text(value: Any) -> str | None:
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else None
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise(message: str) -> NoReturn:

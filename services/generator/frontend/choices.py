@@ -18,6 +18,7 @@ class Choices:
     Args:
         work: prompt and parameters of each choice, in order of their index.
         cache_salt: of the request.
+        deadline_ms: unix time in milliseconds from which on no choice is started any more.
     """
 
     def __init__(
@@ -27,12 +28,14 @@ class Choices:
         work: Sequence[tuple[list[int], SamplingParams]],
         rules: TextRules,
         cache_salt: str | None,
+        deadline_ms: int | None,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._work = work
         self._rules = rules
         self._cache_salt = cache_salt
+        self._deadline_ms = deadline_ms
         self._sources: list[TokenSource] = []
 
     @property
@@ -48,7 +51,7 @@ class Choices:
         """
         try:
             for prompt, sampling in self._work:
-                self._sources.append(self._engine.submit(prompt, sampling, self._cache_salt))
+                self._sources.append(self._engine.submit(prompt, sampling, self._cache_salt, self._deadline_ms))
         except BaseException:
             await self.aclose()
             raise

@@ -13,7 +13,7 @@ from services.generator.core.request import FinishReason, SamplingParams
 from services.generator.frontend.detokenizer import IncrementalDetokenizer
 from services.generator.frontend.stop_strings import StopStrings
 from shared.contracts.generation import FinishReason as PublicReason
-from shared.errors import InternalError, InvalidRequestError
+from shared.errors import DeadlineExceededError, InternalError, InvalidRequestError
 from shared.text.tokenizer import Tokenizer
 
 
@@ -36,7 +36,9 @@ class Engine(Protocol):
         """Raise where it takes none."""
         ...
 
-    def submit(self, prompt: list[int], sampling: SamplingParams, cache_salt: str | None) -> TokenSource:
+    def submit(
+        self, prompt: list[int], sampling: SamplingParams, cache_salt: str | None, deadline_ms: int | None
+    ) -> TokenSource:
         """Start a request, or raise at once where the engine takes none."""
         ...
 
@@ -161,6 +163,8 @@ class _ChoiceText:
         reason = event.finish_reason
         if reason is FinishReason.ERROR:
             raise InvalidRequestError("The engine cannot run this request: it does not fit into the KV cache")
+        if reason is FinishReason.DEADLINE:
+            raise DeadlineExceededError("The deadline of the request passed before it was started")
         if reason is FinishReason.ABORT:
             raise InternalError("The request was aborted")
         text = self._matcher.push(self._detokenizer.flush())

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from services.generator.frontend.chat_template import ChatTemplate
+from services.generator.frontend.conversation import template_messages
 from services.generator.frontend.model_card import ModelCard
-from shared.contracts.chat import ChatMessage
 from shared.contracts.completions import Prompt
+from shared.contracts.conversation import ChatMessage, TemplateFields
 from shared.errors import ContextLengthExceededError, InvalidRequestError
 from shared.text.tokenizer import Tokenizer
 
@@ -50,19 +51,21 @@ class PromptPreparer:
             raise InvalidRequestError(f"prompt: at most {MAX_PROMPTS} prompts, {len(items)} given", param="prompt")
         return [await self._prepare(item, "prompt", add_special_tokens=True) for item in items]
 
-    async def from_chat(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
+    async def from_chat(self, messages: Sequence[ChatMessage], fields: TemplateFields) -> list[int]:
         """Token ids of a conversation; the same errors, and that the model has no chat template."""
-        text = self.render(messages, add_generation_prompt=add_generation_prompt)
-        return await self._prepare(text, "messages", add_special_tokens=False)
+        return await self._prepare(self.render(messages, fields), "messages", add_special_tokens=False)
 
-    def render(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool) -> str:
+    def render(self, messages: Sequence[ChatMessage], fields: TemplateFields) -> str:
         """The conversation as the template writes it."""
         if self._template is None:
             raise InvalidRequestError(
                 "messages: this model has no chat template; use /v1/completions", param="messages"
             )
         return self._template.render(
-            [_plain(message) for message in messages], add_generation_prompt=add_generation_prompt
+            template_messages(messages, knows_tool_calls=self._template.knows_tool_calls),
+            add_generation_prompt=fields.add_generation_prompt is not False,
+            continue_final_message=bool(fields.continue_final_message),
+            variables=fields.chat_template_kwargs,
         )
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -136,16 +139,3 @@ def _split(prompt: Prompt) -> list[str | list[int]]:
     if prompt and isinstance(prompt[0], int):
         return [[item for item in prompt if isinstance(item, int)]]
     return [item for item in prompt if not isinstance(item, int)]
-
-
-def _plain(message: ChatMessage) -> dict[str, str]:
-    """What templates read: role and content, and the name where there is one."""
-    role = "system" if message.role == "developer" else message.role
-    named = {} if message.name is None else {"name": message.name}
-    return {"role": role, "content": _text(message), **named}
-
-
-def _text(message: ChatMessage) -> str:
-    if isinstance(message.content, str):
-        return message.content
-    return "".join(part.text for part in message.content)

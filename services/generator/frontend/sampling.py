@@ -6,6 +6,7 @@ ids and words are checked against the vocabulary.
 
 import secrets
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -23,6 +24,7 @@ from shared.text.tokenizer import Tokenizer
 GREEDY_BELOW = 1e-5
 """Temperatures below this are taken as 0: dividing by them would overflow and the likeliest token wins anyway."""
 _INT64 = 2**63
+Number = TypeVar("Number", int, float)
 
 
 class SamplingReader:
@@ -30,9 +32,11 @@ class SamplingReader:
 
     Args:
         card: vocabulary and end tokens of the model.
+        defaults: the model's own values for what a request leaves out.
     """
 
-    def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
+    def __init__(self, tokenizer: Tokenizer, card: ModelCard, defaults: GenerationFields | None = None) -> None:
+        self.defaults = defaults or GenerationFields()
         self._tokenizer = tokenizer
         self._vocab_size = card.vocab_size
         self._eos_token_ids = card.eos_token_ids
@@ -48,7 +52,7 @@ class SamplingReader:
         limit = fields.output_limit()[1]
         if limit is not None and (fields.min_tokens or 0) > max(1, limit):
             raise InvalidRequestError("min_tokens: is more than the most tokens asked for", param="min_tokens")
-        temperature = 1.0 if fields.temperature is None else fields.temperature
+        temperature = self._value_of("temperature", fields, 1.0)
         stop_ids = self.stop_token_ids(fields) | (frozenset() if fields.ignore_eos else self._eos_token_ids)
         _check_length("stop_token_ids", stop_ids, MAX_STOP_TOKEN_IDS)
         allowed = self._allowed(fields)
@@ -57,11 +61,11 @@ class SamplingReader:
         return SamplingParams(
             max_tokens=0,
             temperature=0.0 if temperature < GREEDY_BELOW else temperature,
-            top_p=1.0 if fields.top_p is None else fields.top_p,
-            top_k=max(0, fields.top_k or 0),
-            min_p=fields.min_p or 0.0,
+            top_p=self._value_of("top_p", fields, 1.0),
+            top_k=max(0, self._value_of("top_k", fields, 0)),
+            min_p=self._value_of("min_p", fields, 0.0),
             seed=secrets.randbits(62) if fields.seed is None else fields.seed,
-            repetition_penalty=fields.repetition_penalty or 1.0,
+            repetition_penalty=self._value_of("repetition_penalty", fields, 1.0),
             presence_penalty=fields.presence_penalty or 0.0,
             frequency_penalty=fields.frequency_penalty or 0.0,
             logit_bias=self._logit_bias(fields),
@@ -78,6 +82,11 @@ class SamplingReader:
         ids = self._known("stop_token_ids", fields.stop_token_ids or [])
         special = (self._tokenizer.token_to_id(stop) for stop in stop_strings(fields))
         return frozenset(ids) | {token_id for token_id in special if token_id in self._tokenizer.special_ids}
+
+    def _value_of(self, name: str, fields: GenerationFields, plain: Number) -> Number:
+        """What the request says, else the model, else `plain`."""
+        given: list[Number | None] = [getattr(fields, name), getattr(self.defaults, name)]
+        return next((value for value in given if value is not None), plain)
 
     def _logit_bias(self, fields: GenerationFields) -> dict[int, float]:
         bias = fields.logit_bias or {}

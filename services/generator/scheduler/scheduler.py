@@ -14,6 +14,7 @@ from services.generator.core.plan import StepPlan, StepResult
 from services.generator.core.request import FinishReason, Request
 from services.generator.core.sequence import Sequence, SequenceStatus
 from services.generator.core.specs import SchedulerLimits
+from services.generator.scheduler.deadlines import Clock, Deadlines, unix_ms
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
 from services.generator.scheduler.logprobs import prompt_logprobs, token_logprob
 from services.generator.scheduler.plan_builder import BuiltPlan, PlanBuilder
@@ -24,13 +25,18 @@ RequestKey = tuple[str, int]
 
 
 class Scheduler:
-    """Owns all sequences and their queues."""
+    """Owns all sequences and their queues.
 
-    def __init__(self, limits: SchedulerLimits, kv_cache: KVCacheManager) -> None:
+    Args:
+        clock: what deadlines are compared with.
+    """
+
+    def __init__(self, limits: SchedulerLimits, kv_cache: KVCacheManager, clock: Clock = unix_ms) -> None:
         self._limits = limits
         self._kv_cache = kv_cache
         self._sequences: dict[RequestKey, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
+        self._deadlines = Deadlines(clock)
         self._running: list[Sequence] = []
         self._retiring: list[Sequence] = []
         self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
@@ -53,6 +59,7 @@ class Scheduler:
         sequence = Sequence(request, salt=PrefixSalt(cache_salt=request.cache_salt))
         self._sequences[key] = sequence
         self._waiting.append(sequence)
+        self._deadlines.note(request)
         return None
 
     def abort(self, key: RequestKey) -> bool:
@@ -64,6 +71,16 @@ class Scheduler:
             self._waiting.remove(sequence)
         self._finish(sequence)
         return True
+
+    def shed(self) -> list[tuple[str, TokenEvent]]:
+        """End the requests that were not started before their deadline; answers (frontend_id, event) for each."""
+        events = []
+        for sequence in self._deadlines.past(self._waiting):
+            self._waiting.remove(sequence)
+            self._finish(sequence)
+            event = TokenEvent(sequence.request.request_id, [], FinishReason.DEADLINE)
+            events.append((sequence.request.frontend_id, event))
+        return events
 
     def schedule(self) -> StepPlan | None:
         """The next step, or None where nothing can run before the steps in flight are committed."""

@@ -6,7 +6,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from shared.errors import DeadlineExceededError, InvalidRequestError
-from shared.http.deadline import seconds_left
+from shared.http.deadline import deadline_ms, seconds_left
 
 
 def headers(value: str) -> Headers:
@@ -20,10 +20,18 @@ def test_time_left() -> None:
     assert 50 < left_s <= 60
 
 
+def test_the_deadline_itself() -> None:
+    soon = int((time.time() + 60) * 1000)
+    assert deadline_ms(Headers()) is None
+    assert deadline_ms(headers(str(soon))) == soon
+
+
 @pytest.mark.parametrize("value", ["0", "1", str(int(time.time() * 1000) - 1)])
 def test_past(value: str) -> None:
     with pytest.raises(DeadlineExceededError):
         seconds_left(headers(value))
+    with pytest.raises(DeadlineExceededError):
+        deadline_ms(headers(value))
 
 
 @pytest.mark.parametrize("value", ["", "soon", "-1", "1.5", "1e12", "\u0663", "9" * 17])

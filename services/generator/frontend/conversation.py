@@ -1,0 +1,50 @@
+"""Turns the messages of a request into what chat templates read.
+
+Called by `frontend.prompts`. The only place that knows in which form templates expect content and tool calls.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic_core import from_json
+
+from shared.contracts.conversation import ChatMessage, ToolCall
+
+
+def template_messages(messages: Sequence[ChatMessage], *, knows_tool_calls: bool) -> list[dict[str, Any]]:
+    """Each message as role and content, and what else it has.
+
+    Args:
+        knows_tool_calls: whether the template reads `tool_calls`; where it does not, they become a part of the content, one JSON
+            object a line, so that the model sees them.
+    """
+    return [_plain(message, knows_tool_calls=knows_tool_calls) for message in messages]
+
+
+def _plain(message: ChatMessage, *, knows_tool_calls: bool) -> dict[str, Any]:
+    role = "system" if message.role == "developer" else message.role
+    plain: dict[str, Any] = {"role": role, "content": _text(message)}
+    for name in ("name", "tool_call_id"):
+        value = getattr(message, name)
+        if value is not None:
+            plain[name] = value
+    if message.tool_calls:
+        if knows_tool_calls:
+            plain["tool_calls"] = [_call(call) for call in message.tool_calls]
+        else:
+            lines = [json.dumps(_call(call)["function"], ensure_ascii=False) for call in message.tool_calls]
+            plain["content"] = "\n".join([plain["content"], *lines] if plain["content"] else lines)
+    return plain
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    """Templates expect the arguments as an object, which clients send as a string."""
+    arguments = from_json(call.function.arguments or "{}")
+    return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
+
+
+def _text(message: ChatMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    return "".join(part.text for part in message.content or [])
