@@ -94,9 +94,11 @@ test-gpu: ## run the tests that need a GPU, with PYTHON and no .venv
 	$(PYTHON) -m pytest -o addopts="--strict-markers -ra" -m gpu $(ARGS)
 
 bench: $(VENV)/.dev models ## run the CPU benchmarks
+	$(VPY) -m benchmarks.engine.scheduling
 	$(VPY) -m benchmarks.serving.chat
 	$(VPY) -m benchmarks.serving.embeddings
 	$(VPY) -m benchmarks.serving.gateway
+	$(VPY) -m benchmarks.serving.memory
 
 # Local versions (+cpu) are cut off, and what torch's CUDA build pins by itself is left out: one file fits both builds.
 pins: ## write constraints.txt again: CHOSEN, and the newest of all else that pyproject.toml allows

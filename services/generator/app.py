@@ -25,8 +25,11 @@ from services.generator.settings import GeneratorSettings
 from shared.http.app import Readiness, make_app
 from shared.http.background import running
 from shared.http.lifecycle import Lifecycle
+from shared.observability.logging import get_logger
 from shared.settings.model_folder import find_model_folder
 from shared.text.tokenizer import Tokenizer
+
+log = get_logger(__name__)
 
 
 def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from services.generator.core.plan import features_of
 from services.generator.core.request import Request, SamplingParams
 from services.generator.core.sequence import Sequence
 from services.generator.runner.sampler import Sampler, logprobs_of
-from services.generator.scheduler.row_states import features_of, row_states
+from services.generator.scheduler.row_states import row_states, union
 
 VOCAB = 70
 DEVICE = torch.device("cpu")
@@ -27,7 +28,7 @@ def choose(sequences, logits, sampler=None, row_numbers=None):
     rows = np.array(row_numbers if row_numbers is not None else range(len(sequences)), np.int32)
     sampler = sampler or Sampler(80, VOCAB, DEVICE)
     sampler.begin_rows(row_states(sequences, rows, VOCAB))
-    features = features_of([s.request.sampling for s in sequences])
+    features = union(s.features for s in sequences)
     positions = torch.tensor([s.num_known_tokens for s in sequences])
     return sampler(logits, features, torch.from_numpy(rows).long(), positions), sampler
 
@@ -89,7 +90,7 @@ def test_any_mixture_of_rows_against_plain_python(seed):
         assert wanted[int(tokens[index])] == pytest.approx(max(wanted), abs=1e-4)
     # A second step continues from what the device remembers of the first one.
     again = torch.randn(count, VOCAB, generator=torch.Generator().manual_seed(seed + 1000)) * 3
-    features = features_of([s.request.sampling for s in sequences])
+    features = union(s.features for s in sequences)
     positions = torch.tensor([s.num_known_tokens + 1 for s in sequences])
     second = sampler(again, features, torch.tensor(row_numbers), positions)
     for index, sequence in enumerate(sequences):
@@ -166,7 +167,7 @@ def test_the_number_of_operations_does_not_depend_on_the_number_of_rows():
         _, sampler = choose(sequences, logits)
         rows, positions = torch.arange(num_rows), torch.full((num_rows,), 4)
         with CountOperations() as counter:
-            tokens = sampler(logits, features_of([params] * num_rows), rows, positions)
+            tokens = sampler(logits, features_of(params), rows, positions)
             logprobs_of(logits, tokens, 3)
         counts.append(counter.count)
     assert len(set(counts)) == 1

@@ -8,7 +8,7 @@ from services.generator.core.plan import BlockUpdates, StepPlan
 from services.generator.layers.attention import attend
 from services.generator.runner.row_tables import RowTables
 from services.generator.runner.step_inputs import make_forward_batch
-from services.generator.scheduler.row_states import features_of, row_states
+from services.generator.scheduler.row_states import row_states, union
 
 BLOCK, HKV, GROUP, DIM = 4, 2, 3, 8
 WINDOWS = (None, 1, 6)
@@ -37,7 +37,7 @@ def make_plan(lengths, starts, tables, rng):
         sampled=none,
         new_rows=row_states([], none, vocab_size=10),
         block_updates=BlockUpdates(table[:, 0], table[:, 1], table[:, 2]),
-        features=features_of([]),
+        features=union([]),
         scored=none,
         scored_ids=none,
         num_prompt_logprobs=0,

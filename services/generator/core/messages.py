@@ -60,7 +60,7 @@ class TokenLogprob(msgspec.Struct, array_like=True, frozen=True):
     top: list[tuple[int, float]]
 
 
-class TokenEvent(msgspec.Struct, array_like=True, frozen=True):
+class TokenEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """New tokens of one request, and its end if this was it.
 
     Attributes:

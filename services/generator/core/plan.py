@@ -5,11 +5,12 @@ A *row* is a sequence's place in the runner's state tables (block table, samplin
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from services.generator.core.request import MAX_BAD_WORD_TOKENS
+from services.generator.core.request import MAX_BAD_WORD_TOKENS, SamplingParams
 
 IntArray = NDArray[np.int32]
 LongArray = NDArray[np.int64]
@@ -70,9 +71,10 @@ class RowStates:
     is_output: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingFeatures:
-    """What the sampler has to do in a step: the union over its rows, so that unused parts cost nothing.
+class SamplingFeatures(NamedTuple):
+    """What the sampler has to do for one request or in one step, so that unused parts cost nothing.
+
+    A tuple, since a step gathers those of all its rows in a set.
 
     Attributes:
         num_logprobs: likeliest tokens to report for each row; None for nothing at all.
@@ -86,6 +88,20 @@ class SamplingFeatures:
     has_bad_words: bool
     has_min_tokens: bool
     num_logprobs: int | None
+
+
+def features_of(params: SamplingParams) -> SamplingFeatures:
+    """What one request needs."""
+    return SamplingFeatures(
+        is_greedy=params.temperature == 0,
+        has_filters=params.has_filters,
+        has_penalties=params.has_penalties,
+        has_bias=bool(params.logit_bias),
+        has_masks=params.allowed_token_ids is not None,
+        has_bad_words=bool(params.bad_words),
+        has_min_tokens=params.min_tokens > 0,
+        num_logprobs=params.logprobs,
+    )
 
 
 @dataclass(frozen=True, slots=True)

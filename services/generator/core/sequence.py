@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from services.generator.core.block_keys import PrefixSalt
+from services.generator.core.plan import SamplingFeatures, features_of
 from services.generator.core.request import Request
 
 
@@ -26,6 +27,8 @@ class Sequence:
         positions:  | computed: KV is in blocks | new in the next step … | pending: sampled, id still on the device |
 
     Attributes:
+        num_prompt_tokens: tokens the client sent.
+        features: what its sampling needs.
         num_computed_tokens: positions whose KV is written, counting steps that are planned but not committed.
         num_pending: sampled tokens that are planned but not committed (0 or 1).
         block_ids: the block table, in order of positions.
@@ -39,6 +42,8 @@ class Sequence:
     """
 
     request: Request
+    num_prompt_tokens: int = field(init=False)
+    features: SamplingFeatures = field(init=False)
     output_token_ids: list[int] = field(default_factory=list)
     status: SequenceStatus = SequenceStatus.WAITING
     num_computed_tokens: int = 0
@@ -52,15 +57,14 @@ class Sequence:
     num_cached_tokens: int | None = None
     num_scored_tokens: int = 0
 
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Tokens the client sent."""
-        return len(self.request.prompt_token_ids)
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = len(self.request.prompt_token_ids)
+        self.features = features_of(self.request.sampling)
 
     @property
     def num_tokens(self) -> int:
         """Tokens known or pending; the step that computes the last of them samples the next."""
-        return self.num_known_tokens + self.num_pending
+        return self.num_prompt_tokens + len(self.output_token_ids) + self.num_pending
 
     @property
     def num_known_tokens(self) -> int:

@@ -61,12 +61,9 @@ class KVCacheManager:
             return
         num_usable = (sequence.num_tokens - 1) // self._spec.block_size
         self._extend_keys(sequence)
-        for key in sequence.block_keys[:num_usable]:
-            block_id = self._cache.find(key)
-            if block_id is None:
-                break
+        sequence.block_ids += self._cache.find_run(sequence.block_keys[:num_usable])
+        for block_id in sequence.block_ids:
             self._hold(block_id)
-            sequence.block_ids.append(block_id)
         sequence.num_computed_tokens = sequence.num_published_tokens = len(sequence.block_ids) * self._spec.block_size
 
     def count_hits(self, sequence: Sequence) -> None:
@@ -78,6 +75,8 @@ class KVCacheManager:
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Make `sequence` hold `num_tokens` positions; answers False, changing nothing, where blocks run short."""
+        if num_tokens <= len(sequence.block_ids) * self._spec.block_size:
+            return True  # what most tokens of a running sequence meet
         missing = self.num_missing_blocks(sequence, num_tokens)
         if missing > len(self._free):
             return False
@@ -91,6 +90,8 @@ class KVCacheManager:
     def publish(self, sequence: Sequence) -> None:
         """Let others find the full blocks whose tokens are known and whose computation is planned."""
         size = self._spec.block_size
+        if sequence.num_computed_tokens - sequence.num_published_tokens < size:
+            return  # what most tokens meet
         num_ready = min(sequence.num_computed_tokens, sequence.num_known_tokens) // size
         if self._keys is None or num_ready * size <= sequence.num_published_tokens:
             return

@@ -11,17 +11,16 @@ import numpy as np
 
 from services.generator.core.plan import TOKEN_ON_DEVICE, BlockUpdates, IntArray, StepPlan
 from services.generator.core.sequence import Sequence
-from services.generator.scheduler.row_states import features_of, row_states
+from services.generator.scheduler.row_states import row_states, union
 
 
-class Scheduled(NamedTuple):
-    """Tokens `[start, start + length)` of one sequence."""
+class Chunk(NamedTuple):
+    """Tokens `[start, start + length)` of one sequence, beyond the one that a decode row has."""
 
     sequence: Sequence
     row: int
     start: int
     length: int
-    is_decode: bool
     samples: bool
 
 
@@ -48,22 +47,33 @@ class Scored(NamedTuple):
 
 
 class PlanBuilder:
-    """The step being put together."""
+    """The step being put together.
+
+    Decode rows are most of what a busy engine plans, so they go straight into columns.
+    """
 
     def __init__(self, step_id: int, vocab_size: int) -> None:
         self._step_id = step_id
         self._vocab_size = vocab_size
-        self._scheduled: list[Scheduled] = []
+        self._decodes: list[Sequence] = []
+        self._decode_rows: list[int] = []
+        self._decode_starts: list[int] = []
+        self._decode_ids: list[int] = []
+        self._chunks: list[Chunk] = []
         self._new: list[Sequence] = []
         self._blocks: list[tuple[int, int, int]] = []
 
     def add(self, sequence: Sequence, length: int, num_old_blocks: int) -> None:
         """Schedule the next `length` tokens of a sequence whose row knows the first `num_old_blocks` of its blocks."""
-        start = sequence.num_computed_tokens
-        is_decode = length == 1 and start >= sequence.num_prompt_tokens
-        samples = start + length == sequence.num_tokens
-        row = _row(sequence)
-        self._scheduled.append(Scheduled(sequence, row, start, length, is_decode, samples))
+        start, row, output = sequence.num_computed_tokens, _row(sequence), sequence.output_token_ids
+        if length == 1 and start >= sequence.num_prompt_tokens:
+            index = start - sequence.num_prompt_tokens
+            self._decodes.append(sequence)
+            self._decode_rows.append(row)
+            self._decode_starts.append(start)
+            self._decode_ids.append(output[index] if index < len(output) else TOKEN_ON_DEVICE)
+        else:
+            self._chunks.append(Chunk(sequence, row, start, length, samples=start + length == sequence.num_tokens))
         for column in range(num_old_blocks, len(sequence.block_ids)):
             self._blocks.append((row, column, sequence.block_ids[column]))
 
@@ -74,26 +84,27 @@ class PlanBuilder:
     @property
     def is_empty(self) -> bool:
         """Whether nothing was scheduled."""
-        return not self._scheduled
+        return not self._decodes and not self._chunks
 
     def build(self) -> BuiltPlan:
         """The plan, and whose tokens its result will hold."""
         # Decode rows first, then the prefill chunks, short ones before long ones.
-        ordered = sorted(self._scheduled, key=lambda item: 0 if item.is_decode else item.length)
-        sampled = [index for index, item in enumerate(ordered) if item.samples]
-        sequences = [ordered[index].sequence for index in sampled]
-        scored = _scored(ordered)
+        chunks = sorted(self._chunks, key=lambda chunk: chunk.length)
+        num_decodes = len(self._decodes)
+        sampling_chunks = [index for index, chunk in enumerate(chunks, num_decodes) if chunk.samples]
+        sequences = self._decodes + [chunk.sequence for chunk in chunks if chunk.samples]
+        scored = _scored(chunks, num_decodes)
         plan = StepPlan(
             step_id=self._step_id,
-            rows=_ints(item.row for item in ordered),
-            num_decodes=sum(item.is_decode for item in ordered),
-            num_new_tokens=_ints(item.length for item in ordered),
-            num_computed_tokens=_ints(item.start for item in ordered),
-            token_ids=_ints(token_id for item in ordered for token_id in _tokens(item)),
-            sampled=_ints(sampled),
+            rows=_ints(self._decode_rows + [chunk.row for chunk in chunks]),
+            num_decodes=num_decodes,
+            num_new_tokens=_ints([1] * num_decodes + [chunk.length for chunk in chunks]),
+            num_computed_tokens=_ints(self._decode_starts + [chunk.start for chunk in chunks]),
+            token_ids=_ints(self._decode_ids + [token_id for chunk in chunks for token_id in _tokens(chunk)]),
+            sampled=_ints([*range(num_decodes), *sampling_chunks]),
             new_rows=row_states(self._new, _ints(map(_row, self._new)), self._vocab_size),
             block_updates=self._block_updates(),
-            features=features_of([sequence.request.sampling for sequence in sequences]),
+            features=union(sequence.features for sequence in sequences),
             scored=_ints(index for part in scored for index in part.indices),
             scored_ids=_ints(token_id for part in scored for token_id in part.successors),
             num_prompt_logprobs=max((part.num_top for part in scored), default=0),
@@ -110,25 +121,28 @@ def _row(sequence: Sequence) -> int:
     return sequence.row
 
 
-def _tokens(item: Scheduled) -> list[int]:
-    known = item.sequence.known_tokens(item.start, item.start + item.length)
-    return known + [TOKEN_ON_DEVICE] * (item.length - len(known))
+def _tokens(chunk: Chunk) -> list[int]:
+    known = chunk.sequence.known_tokens(chunk.start, chunk.start + chunk.length)
+    return known + [TOKEN_ON_DEVICE] * (chunk.length - len(known))
 
 
-def _scored(ordered: Rows[Scheduled]) -> list[Scored]:
-    """Where prompt log-probabilities are wanted: each prompt token once, the first one never."""
+def _scored(chunks: Rows[Chunk], offset: int) -> list[Scored]:
+    """Where prompt log-probabilities are wanted: each prompt token once, the first one never.
+
+    Args:
+        offset: tokens of the step before the first chunk.
+    """
     parts: list[Scored] = []
-    offset = 0
-    for item in ordered:
-        sequence, num_top = item.sequence, item.sequence.request.sampling.prompt_logprobs
+    for chunk in chunks:
+        sequence, num_top = chunk.sequence, chunk.sequence.request.sampling.prompt_logprobs
         if num_top is not None:
-            start = max(item.start, sequence.num_scored_tokens)
-            end = min(item.start + item.length, sequence.num_prompt_tokens - 1)
+            start = max(chunk.start, sequence.num_scored_tokens)
+            end = min(chunk.start + chunk.length, sequence.num_prompt_tokens - 1)
             if start < end:
-                indices = range(offset + start - item.start, offset + end - item.start)
+                indices = range(offset + start - chunk.start, offset + end - chunk.start)
                 parts.append(Scored(sequence, indices, sequence.known_tokens(start + 1, end + 1), num_top))
                 sequence.num_scored_tokens = end
-        offset += item.length
+        offset += chunk.length
     return parts
 
 

@@ -3,6 +3,8 @@
 Owned by the KVCacheManager, which decides when an entry comes and goes. Knows no sequences and no counts.
 """
 
+from collections.abc import Iterable
+
 
 class PrefixCache:
     """A one-to-one map; a key that is there already keeps the block it has."""
@@ -17,9 +19,15 @@ class PrefixCache:
     def __contains__(self, block_id: int) -> bool:
         return block_id in self._key_of
 
-    def find(self, key: bytes) -> int | None:
-        """The block with this content."""
-        return self._block_of.get(key)
+    def find_run(self, keys: Iterable[bytes]) -> list[int]:
+        """The blocks of the leading `keys` that are all there."""
+        block_ids: list[int] = []
+        for key in keys:
+            block_id = self._block_of.get(key)
+            if block_id is None:
+                break
+            block_ids.append(block_id)
+        return block_ids
 
     def insert(self, key: bytes, block_id: int) -> None:
         """Remember that `block_id` has the content `key`, unless another block has it or it has another key."""

@@ -3,6 +3,7 @@
 Used by the PlanBuilder. The only place that knows how lists of parameters become tables.
 """
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Rows
 from typing import Any
 
@@ -14,23 +15,27 @@ from services.generator.core.request import SamplingParams
 from services.generator.core.sequence import Sequence
 
 
-def features_of(sampling: Rows[SamplingParams]) -> SamplingFeatures:
-    """The union of what the rows that sample need."""
-    logprobs = [params.logprobs for params in sampling if params.logprobs is not None]
+def union(features: Iterable[SamplingFeatures]) -> SamplingFeatures:
+    """What a step has to do that does all of `features`."""
+    kinds = set(features)
     return SamplingFeatures(
-        is_greedy=all(params.temperature == 0 for params in sampling),
-        has_filters=any(params.has_filters for params in sampling),
-        has_penalties=any(params.has_penalties for params in sampling),
-        has_bias=any(params.logit_bias for params in sampling),
-        has_masks=any(params.allowed_token_ids is not None for params in sampling),
-        has_bad_words=any(params.bad_words for params in sampling),
-        has_min_tokens=any(params.min_tokens for params in sampling),
-        num_logprobs=max(logprobs, default=None),
+        is_greedy=all(kind.is_greedy for kind in kinds),
+        has_filters=any(kind.has_filters for kind in kinds),
+        has_penalties=any(kind.has_penalties for kind in kinds),
+        has_bias=any(kind.has_bias for kind in kinds),
+        has_masks=any(kind.has_masks for kind in kinds),
+        has_bad_words=any(kind.has_bad_words for kind in kinds),
+        has_min_tokens=any(kind.has_min_tokens for kind in kinds),
+        num_logprobs=max((kind.num_logprobs for kind in kinds if kind.num_logprobs is not None), default=None),
     )
 
 
 def row_states(sequences: Rows[Sequence], rows: IntArray, vocab_size: int) -> RowStates:
     """Parameters of `sequences`, which begin the rows `rows`."""
+    return _pack(sequences, rows, vocab_size) if sequences else _NONE
+
+
+def _pack(sequences: Rows[Sequence], rows: IntArray, vocab_size: int) -> RowStates:
     sampling = [sequence.request.sampling for sequence in sequences]
     seen = [(index, sequence) for index, sequence in enumerate(sequences) if sampling[index].has_penalties]
     lengths = [sequence.num_known_tokens for _, sequence in seen]
@@ -99,3 +104,7 @@ def _allowed(sampling: Rows[SamplingParams], vocab_size: int) -> IntArray | None
     for index, params in enumerate(sampling):
         bits[index, slice(None) if params.allowed_token_ids is None else params.allowed_token_ids] = 1
     return np.packbits(bits, axis=1, bitorder="little").view(np.int32)
+
+
+_NONE = _pack([], np.array([], np.int32), vocab_size=0)
+"""Of a step in which no row begins, as most are."""

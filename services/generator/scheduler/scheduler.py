@@ -114,7 +114,7 @@ class Scheduler:
         for index, (sequence, token_id) in enumerate(zip(built.sampled, result.token_ids.tolist(), strict=True)):
             if sequence.status is SequenceStatus.FINISHED:
                 continue  # stopped while this step was in flight: its token is the one that is wasted
-            logprob = token_logprob(sequence.request.sampling.logprobs, result.logprobs, index)
+            logprob = None if result.logprobs is None else token_logprob(sequence.request, result.logprobs, index)
             event = self._record(sequence, token_id, logprob)
             events.append((sequence.request.frontend_id, event))
         self._release_retired()
@@ -153,20 +153,22 @@ class Scheduler:
         for sequence in list(self._running):
             if sequence.status is not SequenceStatus.RUNNING:
                 continue  # preempted for an older one in this very loop
+            if sequence.num_pending and sequence.has_all_tokens:
+                continue  # nothing is left to do but to commit
             length = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            is_waiting_for_commit = sequence.num_pending > 0 and sequence.has_all_tokens
-            if length == 0 or is_waiting_for_commit:
+            if length == 0:
                 continue
             num_old_blocks = len(sequence.block_ids)
-            if self._grow_or_preempt(sequence, sequence.num_computed_tokens + length):
+            end = sequence.num_computed_tokens + length
+            if self._kv_cache.grow(sequence, end) or self._grow_by_preempting(sequence, end):
                 self._add(builder, sequence, length, num_old_blocks)
                 budget -= length
             else:
                 has_shortage = True
         return budget, has_shortage
 
-    def _grow_or_preempt(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Get blocks for `sequence`, if need be by preempting younger ones, in the end itself."""
+    def _grow_by_preempting(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Get blocks for `sequence` by preempting younger ones, in the end itself."""
         while not self._kv_cache.grow(sequence, num_tokens):
             soon_free = sum(len(s.block_ids) for s in self._retiring)
             missing = self._kv_cache.num_missing_blocks(sequence, num_tokens)
@@ -226,14 +228,9 @@ class Scheduler:
         else:
             self._drop_from_queues(sequence)
             self._finish(sequence)
-        is_first = len(sequence.output_token_ids) == 1
-        return TokenEvent(
-            sequence.request.request_id,
-            [token_id],
-            reason,
-            num_cached_tokens=sequence.num_cached_tokens if is_first else None,
-            logprobs=None if logprob is None else [logprob],
-        )
+        num_cached = sequence.num_cached_tokens if len(sequence.output_token_ids) == 1 else None
+        logprobs = None if logprob is None else [logprob]
+        return TokenEvent(sequence.request.request_id, [token_id], reason, num_cached, logprobs)
 
     def _drop_from_queues(self, sequence: Sequence) -> None:
         if sequence.status is SequenceStatus.PREEMPTED:
