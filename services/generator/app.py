@@ -16,6 +16,7 @@ from services.generator.api.service import GeneratorService
 from services.generator.engine.handle import EngineHandle, EngineState
 from services.generator.engine.supervisor import EngineSupervisor
 from services.generator.frontend.chat_template import load_chat_template
+from services.generator.frontend.generation import Engine
 from services.generator.frontend.generation_defaults import read_generation_defaults
 from services.generator.frontend.model_card import read_model_card
 from services.generator.frontend.prompts import PromptPreparer
@@ -38,25 +39,10 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
     Raises:
         StartError: the model's folder lacks what the API process needs.
     """
-    folder = find_model_folder(settings.model)
-    tokenizer = Tokenizer(folder)
-    card = read_model_card(folder, settings.model_name, settings.max_model_len, tokenizer.vocab_size)
-    defaults = read_generation_defaults(folder) if settings.generation_config == "auto" else None
-    metrics = GeneratorMetrics()
-    max_requests = settings.max_num_seqs + settings.max_queued_requests
-    handle = EngineHandle(max_requests)
+    handle = EngineHandle(settings.max_requests)
     supervisor = EngineSupervisor(settings, handle)
-    metrics.watch(lambda: handle.stats, num_restarts=lambda: supervisor.num_restarts)
-    service = GeneratorService(
-        card=card,
-        tokenizer=tokenizer,
-        prompts=PromptPreparer(tokenizer, load_chat_template(folder), card),
-        sampling=SamplingReader(tokenizer, card, defaults),
-        engine=handle,
-        metrics=metrics,
-        max_choices=max_requests,
-        ignores_unknown_fields=settings.ignore_unknown_fields,
-    )
+    service = build_service(settings, handle)
+    service.metrics.watch(lambda: handle.stats, num_restarts=lambda: supervisor.num_restarts)
     if settings.ignore_unknown_fields:
         log.warning("unknown_fields_are_ignored")
 
@@ -69,10 +55,32 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
     return make_app(
         settings,
         lifecycle,
-        metrics.all,
+        service.metrics.all,
         readiness=lambda: Readiness(ready=handle.state is EngineState.READY, parts={"engine": handle.state.value}),
         lifespan=lifespan,
         routers=[completions_router(service), chat_router(service), models_router(service), admin_router(handle)],
+    )
+
+
+def build_service(settings: GeneratorSettings, engine: Engine) -> GeneratorService:
+    """What turns requests into work for `engine`; reads the model's folder, but no weights.
+
+    Raises:
+        StartError: the folder lacks what is needed.
+    """
+    folder = find_model_folder(settings.model)
+    tokenizer = Tokenizer(folder)
+    card = read_model_card(folder, settings.model_name, settings.max_model_len, tokenizer.vocab_size)
+    defaults = read_generation_defaults(folder) if settings.generation_config == "auto" else None
+    return GeneratorService(
+        card=card,
+        tokenizer=tokenizer,
+        prompts=PromptPreparer(tokenizer, load_chat_template(folder), card),
+        sampling=SamplingReader(tokenizer, card, defaults),
+        engine=engine,
+        metrics=GeneratorMetrics(),
+        max_choices=settings.max_requests,
+        ignores_unknown_fields=settings.ignore_unknown_fields,
     )
 
 

@@ -65,6 +65,11 @@ class GeneratorSettings(ModelSettings):
     )
     kv_cache_memory_bytes: int = Field(2**30, ge=2**20, description="Memory for the KV cache in bytes, on a CPU.")
 
+    @property
+    def max_requests(self) -> int:
+        """Requests in the engine at once, queued ones included."""
+        return self.max_num_seqs + self.max_queued_requests
+
     def bearer_keys(self, path: str) -> tuple[SecretStr, ...] | None:
         """Calls that change the server take the admin key only; without one they are closed."""
         if path in ADMIN_PATHS:

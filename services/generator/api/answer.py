@@ -17,6 +17,7 @@ class WholeChoice:
     """One choice as far as its pieces have come; finished once it has a reason."""
 
     texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
     tokens: list[ScoredToken] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
@@ -42,6 +43,7 @@ async def collect(pieces: Pieces, num_choices: int, usage: UsageCounter) -> list
             usage.add(index, piece)
             choice = choices[index]
             choice.texts.append(piece.text)
+            choice.token_ids += piece.token_ids
             choice.tokens += piece.tokens
             choice.finish_reason, choice.stop_reason = piece.public_reason, piece.stop_reason
     return choices

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from services.generator.api.answer import collect
 from services.generator.api.logprobs import chat_logprobs
-from services.generator.api.service import GeneratorService, wants_usage
+from services.generator.api.service import GeneratorService, Started, wants_usage
 from services.generator.api.usage import UsageCounter
 from services.generator.frontend.generation import Pieces, ScoredToken, TextPiece
 from shared.contracts.chat import (
@@ -40,17 +40,22 @@ def chat_router(service: GeneratorService) -> APIRouter:
 
     @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
     async def chat(request: Request, body: Annotated[ChatRequest, Depends(service.body(ChatRequest))]) -> Response:
-        deadline = deadline_ms(request.headers)
-        service.check(body)
-        prompt = await service.prompts.from_chat(body.messages, body)
-        choices = await service.start(body, [prompt], service.sampling.defaults.max_tokens, deadline_ms=deadline)
+        (prompt,), choices, pieces = await start_chat(service, body, deadline_ms(request.headers))
         answer = _Answer(service, body, prompt)
         if body.stream:
-            return EventStream(answer.chunks(choices.pieces()), choices)
+            return EventStream(answer.chunks(pieces), choices)
         async with aclosing(choices):
-            return json_response(await until_disconnect(request, answer.whole(choices.pieces())))
+            return json_response(await until_disconnect(request, answer.whole(pieces)))
 
     return router
+
+
+async def start_chat(service: GeneratorService, body: ChatRequest, deadline: int | None) -> Started:
+    """Check everything, then start all choices."""
+    service.check(body)
+    prompt = await service.prompts.from_chat(body.messages, body)
+    choices = await service.start(body, [prompt], service.sampling.defaults.max_tokens, deadline_ms=deadline)
+    return Started([prompt], choices, choices.pieces())
 
 
 class _Answer:

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from services.generator.api.answer import collect
 from services.generator.api.logprobs import completion_logprobs
-from services.generator.api.service import GeneratorService, wants_usage
+from services.generator.api.service import GeneratorService, Started, wants_usage
 from services.generator.api.usage import UsageCounter
 from services.generator.frontend.echo import Echo
 from services.generator.frontend.generation import Pieces, ScoredToken, TextPiece
@@ -36,14 +36,7 @@ def completions_router(service: GeneratorService) -> APIRouter:
     async def complete(
         request: Request, body: Annotated[CompletionRequest, Depends(service.body(CompletionRequest))]
     ) -> Response:
-        deadline = deadline_ms(request.headers)
-        service.check(body)
-        prompts = await service.prompts.from_completion(body.prompt)
-        scores_prompt = bool(body.echo) and body.logprobs is not None
-        choices = await service.start(
-            body, prompts, DEFAULT_MAX_TOKENS, deadline_ms=deadline, scores_prompt=scores_prompt
-        )
-        pieces = _echo(service, body, prompts).over(choices.pieces()) if body.echo else choices.pieces()
+        prompts, choices, pieces = await start_completion(service, body, deadline_ms(request.headers))
         answer = _Answer(service, body, prompts)
         if body.stream:
             return EventStream(answer.chunks(pieces), choices)
@@ -51,6 +44,16 @@ def completions_router(service: GeneratorService) -> APIRouter:
             return json_response(await until_disconnect(request, answer.whole(pieces, choices.num_choices)))
 
     return router
+
+
+async def start_completion(service: GeneratorService, body: CompletionRequest, deadline: int | None) -> Started:
+    """Check everything, then start all choices."""
+    service.check(body)
+    prompts = await service.prompts.from_completion(body.prompt)
+    scores_prompt = bool(body.echo) and body.logprobs is not None
+    choices = await service.start(body, prompts, DEFAULT_MAX_TOKENS, deadline_ms=deadline, scores_prompt=scores_prompt)
+    pieces = _echo(service, body, prompts).over(choices.pieces()) if body.echo else choices.pieces()
+    return Started(prompts, choices, pieces)
 
 
 def _echo(service: GeneratorService, body: CompletionRequest, prompts: Sequence[list[int]]) -> Echo:

@@ -5,13 +5,13 @@ Made once by `app.py` and given to each router. Holds references only; the engin
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from fastapi import Request
 
 from services.generator.core.request import SamplingParams
 from services.generator.frontend.choices import Choices
-from services.generator.frontend.generation import Engine, TextRules
+from services.generator.frontend.generation import Engine, Pieces, TextRules
 from services.generator.frontend.model_card import ModelCard
 from services.generator.frontend.prompts import PromptPreparer
 from services.generator.frontend.sampling import SamplingReader, choices_of, stop_strings
@@ -93,6 +93,14 @@ class GeneratorService:
             skips_special=fields.skip_special_tokens is not False,
             min_tokens=fields.min_tokens or 0,
         )
+
+
+class Started(NamedTuple):
+    """A request on its way: `choices` must be closed, `pieces` are what its answer is made of."""
+
+    prompts: list[list[int]]
+    choices: Choices
+    pieces: Pieces
 
 
 def check_stream_options(fields: GenerationFields) -> None:

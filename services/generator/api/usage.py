@@ -28,8 +28,8 @@ class UsageCounter:
 
     def add(self, index: int, piece: TextPiece) -> None:
         """Count a piece of choice `index`."""
-        self._num_output_tokens += piece.num_tokens
-        self._metrics.record(piece.num_tokens, piece.public_reason)
+        self._num_output_tokens += len(piece.token_ids)
+        self._metrics.record(len(piece.token_ids), piece.public_reason)
         if piece.num_cached_tokens is not None and index % self._num_choices == 0:  # the others share with the first
             self._cached_tokens[index] = piece.num_cached_tokens
 

@@ -61,7 +61,7 @@ class EngineHandle:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Event)
         self.state = EngineState.LOADING
-        self.was_ready = False
+        self.is_ready = asyncio.Event()
         self.stats = EngineStats()
 
     @property
@@ -71,7 +71,8 @@ class EngineHandle:
 
     async def run(self, address: str) -> None:
         """Connect to the engine that is bound to `address`, or will be, and hand out its events until cancelled."""
-        self.state, self.was_ready = EngineState.LOADING, False
+        self.state = EngineState.LOADING
+        self.is_ready.clear()
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, self._frontend_id.encode())
@@ -161,7 +162,8 @@ class EngineHandle:
     def _take(self, event: Event) -> None:
         match event:
             case EngineReady():
-                self.state, self.was_ready = EngineState.READY, True
+                self.state = EngineState.READY
+                self.is_ready.set()
                 log.info("engine_ready", num_blocks=event.num_blocks, block_size=event.block_size)
             case StepEvents():
                 self.stats = event.stats

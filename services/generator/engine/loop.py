@@ -66,7 +66,7 @@ class EngineLoop:
         self._is_stopping = False
 
     def run(self) -> None:
-        """Serve until a Shutdown command."""
+        """Serve until a Shutdown command, then close the transport."""
         while not self._is_stopping:
             is_idle = not self._scheduler.has_work
             for frontend_id, command in self._transport.receive(None if is_idle else 0):
@@ -74,6 +74,7 @@ class EngineLoop:
             self.step()
         while self._in_flight:
             self._commit_oldest()
+        self._transport.close()
 
     def step(self) -> None:
         """Drop what came too late, plan and launch one step if there is something to run, then commit what is due."""

@@ -57,8 +57,8 @@ class EngineSupervisor:
         while True:
             started_at = time.monotonic()
             reason = await self._run_engine()
-            was_ready = was_ready or self._handle.was_ready
-            if time.monotonic() - started_at > STABLE_S and self._handle.was_ready:
+            was_ready = was_ready or self._handle.is_ready.is_set()
+            if time.monotonic() - started_at > STABLE_S and self._handle.is_ready.is_set():
                 num_failures = 0
             num_failures += 1
             if not was_ready or num_failures > self._settings.max_engine_restarts:

@@ -52,7 +52,7 @@ class Echo:
         text = self._texts[number]
         tokens = self._prompt_tokens(self._prompts[number], piece.prompt_logprobs) if self._is_scored else []
         if self._is_alone:
-            return TextPiece(text, 0, FinishReason.LENGTH, num_cached_tokens=piece.num_cached_tokens, tokens=tokens)
+            return TextPiece(text, [], FinishReason.LENGTH, num_cached_tokens=piece.num_cached_tokens, tokens=tokens)
         shifted = self._shifted(number, piece)
         return replace(shifted, text=text + piece.text, tokens=tokens + shifted.tokens)
 

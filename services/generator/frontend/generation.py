@@ -74,15 +74,15 @@ class TextPiece:
     """Text that became certain, and with the last piece why the choice ended.
 
     Attributes:
-        num_tokens: tokens generated since the piece before.
+        token_ids: generated since the piece before; they need not be those that the text came from.
         stop_reason: the stop string or stop token id that ended it; None for the model's own end token.
         num_cached_tokens: prompt tokens that came from the prefix cache, the same in every piece.
-        tokens: those tokens, where log-probabilities were asked for.
+        tokens: the same, where log-probabilities were asked for.
         prompt_logprobs: with the first piece: of each prompt token from the second on, where asked for.
     """
 
     text: str
-    num_tokens: int
+    token_ids: list[int]
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     num_cached_tokens: int | None = None
@@ -128,7 +128,7 @@ class _ChoiceText:
         self._matcher = StopStrings(rules.stops, keeps_match=rules.keeps_stop)
         self._num_tokens = 0
         self._num_chars = 0
-        self._num_new_tokens = 0
+        self._new_token_ids: list[int] = []
         self._num_cached: int | None = None
         self._tokens: list[ScoredToken] = []
         self._prompt_logprobs: list[TokenLogprob] = []
@@ -152,7 +152,7 @@ class _ChoiceText:
 
     def _push(self, token_id: int, logprob: TokenLogprob | None, *, is_hidden: bool) -> str:
         self._num_tokens += 1
-        self._num_new_tokens += 1
+        self._new_token_ids.append(token_id)
         if logprob is not None:
             self._tokens.append(ScoredToken(token_id, logprob, self._num_chars))
         text = "" if is_hidden else self._detokenizer.push([token_id])
@@ -177,12 +177,12 @@ class _ChoiceText:
     def _piece(self, text: str, reason: FinishReason | None = None, stop_reason: str | int | None = None) -> TextPiece:
         piece = TextPiece(
             text,
-            self._num_new_tokens,
+            self._new_token_ids,
             reason,
             stop_reason,
             self._num_cached,
             tokens=self._tokens,
             prompt_logprobs=self._prompt_logprobs,
         )
-        self._num_new_tokens, self._tokens, self._prompt_logprobs = 0, [], []
+        self._new_token_ids, self._tokens, self._prompt_logprobs = [], [], []
         return piece
