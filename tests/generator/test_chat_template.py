@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from services.generator.frontend.chat_template import ChatTemplate, load_chat_template
 from shared.errors import InvalidRequestError
@@ -76,6 +76,17 @@ def ours(template):
 def test_text_equals_the_references(reference, template, ending):
     expected = reference(template, TALK, **ending)
     assert ours(template).render(TALK, **ending) == expected
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("talk", [TALK, TALK[1:]])
+@pytest.mark.parametrize(
+    "ending", [{"add_generation_prompt": True}, {"add_generation_prompt": False}, {"continue_final_message": True}]
+)
+def test_the_embedded_models_template(models_dir, talk, ending):
+    folder = models_dir / "smollm2-135m-instruct"
+    expected = AutoTokenizer.from_pretrained(folder).apply_chat_template(talk, tokenize=False, **ending)
+    assert load_chat_template(folder).render(talk, **ending) == expected
 
 
 def test_variables_reach_the_template_as_in_the_reference(reference):

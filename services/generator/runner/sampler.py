@@ -87,7 +87,8 @@ def logprobs_of(logits: Tensor, token_ids: Tensor, num_top: int) -> Logprobs:
     Args:
         logits: [N, V] fp32, as they came from the model.
     """
-    logprobs = torch.log_softmax(logits, dim=-1)
+    # torch's log_softmax adds up the vocabulary in an order that costs a digit; over a long text the errors of its tokens add up.
+    logprobs = logits - logits.logsumexp(dim=-1, keepdim=True)
     top, top_ids = logprobs.topk(num_top, dim=-1)
     return Logprobs(logprobs.gather(1, token_ids[:, None])[:, 0], top_ids, top)
 
