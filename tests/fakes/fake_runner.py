@@ -59,6 +59,9 @@ class FakeRunner:
         self.max_rows_in_step = max(self.max_rows_in_step, len(plan.rows))
         return LateResult(StepResult(plan.step_id, np.array(sampled, np.int32)))
 
+    def check_device(self) -> None:
+        pass
+
     def _slots(self, row: int, num_tokens: int) -> np.ndarray:
         positions = np.arange(num_tokens)
         return self._block_table[row, positions // self._block_size] * self._block_size + positions % self._block_size

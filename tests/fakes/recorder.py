@@ -14,7 +14,7 @@ class Recorder:
     def info(self, event: str, **fields: object) -> None:
         self.lines.append({"event": event, **fields})
 
-    warning = info
+    warning = error = info
 
 
 def record(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> list[dict]:

@@ -16,6 +16,7 @@ class FinishReason(StrEnum):
     ABORT = "abort"
     ERROR = "error"
     DEADLINE = "deadline"
+    FAILED = "failed"
 
 
 MAX_LOGIT_BIAS = 1024

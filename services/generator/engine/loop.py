@@ -29,6 +29,10 @@ from shared.observability.logging import get_logger
 log = get_logger(__name__)
 
 
+MAX_FAILURES_IN_A_ROW = 32
+"""Failed steps without a good one between them, after which the fault is hardly with the requests."""
+
+
 class RunningStep(Protocol):
     """A step that was launched."""
 
@@ -42,6 +46,10 @@ class Runner(Protocol):
 
     def execute(self, plan: StepPlan) -> RunningStep:
         """Launch a step; does not wait for the device."""
+        ...
+
+    def check_device(self) -> None:
+        """Raise where the device takes no work any more, as after an error that only a new process gets rid of."""
         ...
 
 
@@ -63,6 +71,7 @@ class EngineLoop:
         self._ready = ready
         self._max_in_flight = max_in_flight
         self._in_flight: deque[tuple[StepPlan, RunningStep]] = deque()
+        self._num_failures = 0
         self._is_stopping = False
 
     def run(self) -> None:
@@ -82,14 +91,35 @@ class EngineLoop:
             self._publish(group_by_frontend(shed))
         plan = self._scheduler.schedule()
         if plan is not None:
-            self._in_flight.append((plan, self._runner.execute(plan)))
+            self._launch(plan)
         if self._in_flight and (plan is None or len(self._in_flight) >= self._max_in_flight):
             self._commit_oldest()
 
+    def _launch(self, plan: StepPlan) -> None:
+        try:
+            self._in_flight.append((plan, self._runner.execute(plan)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the requests that are not at fault
+            self._recover(error)
+
     def _commit_oldest(self) -> None:
         plan, running = self._in_flight.popleft()
-        events = self._scheduler.commit(plan, running.result())
-        self._publish(group_by_frontend(events))
+        try:
+            result = running.result()
+        except Exception as error:  # noqa: BLE001 - the same: a device reports late
+            self._recover(error)
+            return
+        self._num_failures = 0
+        self._publish(group_by_frontend(self._scheduler.commit(plan, result)))
+
+    def _recover(self, error: Exception) -> None:
+        """A step failed: whose fault it is, the scheduler finds out, unless it is the device's."""
+        self._runner.check_device()
+        self._num_failures += 1
+        if self._num_failures > MAX_FAILURES_IN_A_ROW:
+            raise error
+        log.error("step_failed", num_failures=self._num_failures, exc_info=error)
+        self._in_flight.clear()
+        self._publish(group_by_frontend(self._scheduler.recover()))
 
     def _publish(self, events: dict[str, list[TokenEvent]]) -> None:
         stats = self._scheduler.stats()

@@ -165,6 +165,8 @@ class _ChoiceText:
             raise InvalidRequestError("The engine cannot run this request: it does not fit into the KV cache")
         if reason is FinishReason.DEADLINE:
             raise DeadlineExceededError("The deadline of the request passed before it was started")
+        if reason is FinishReason.FAILED:
+            raise InternalError("The engine failed on this request")
         if reason is FinishReason.ABORT:
             raise InternalError("The request was aborted")
         text = self._matcher.push(self._detokenizer.flush())

@@ -104,6 +104,10 @@ class ModelRunner:
         logprobs = None if num_top is None else logprobs_of(logits, token_ids, num_top)
         return LaunchedStep(plan.step_id, token_ids, logprobs, self._score_prompt(plan, hidden))
 
+    def check_device(self) -> None:
+        """Raise where the device takes no work any more: after most errors of a GPU every further call fails too."""
+        torch.zeros(1, device=self._weights.embedding.device).item()
+
     def prepare(self, plan: StepPlan) -> ForwardBatch:
         """Enter what the plan changes in the tables, and make its inputs."""
         self._tables.apply(plan.block_updates)

@@ -28,11 +28,13 @@ class BuiltPlan(NamedTuple):
     """A plan and the sequences behind its arrays.
 
     Attributes:
+        sequences: all that have tokens in it.
         sampled: in the order of `plan.sampled`.
         scored: in the order of `plan.scored`, with how many of its entries belong to each.
     """
 
     plan: StepPlan
+    sequences: list[Sequence]
     sampled: list[Sequence]
     scored: list[tuple[Sequence, int]]
 
@@ -109,7 +111,8 @@ class PlanBuilder:
             scored_ids=_ints(token_id for part in scored for token_id in part.successors),
             num_prompt_logprobs=max((part.num_top for part in scored), default=0),
         )
-        return BuiltPlan(plan, sequences, [(part.sequence, len(part.indices)) for part in scored])
+        everyone = self._decodes + [chunk.sequence for chunk in chunks]
+        return BuiltPlan(plan, everyone, sequences, [(part.sequence, len(part.indices)) for part in scored])
 
     def _block_updates(self) -> BlockUpdates:
         table = np.array(self._blocks, np.int32).reshape(-1, 3)

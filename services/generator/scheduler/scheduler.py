@@ -41,6 +41,7 @@ class Scheduler:
         self._retiring: list[Sequence] = []
         self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
         self._in_flight: deque[BuiltPlan] = deque()
+        self._suspects: deque[Sequence] = deque()
         self._next_step_id = 0
         self._num_preemptions = 0
 
@@ -85,10 +86,13 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """The next step, or None where nothing can run before the steps in flight are committed."""
         builder = PlanBuilder(self._next_step_id, self._limits.vocab_size)
-        budget = self._limits.max_num_batched_tokens
-        budget, has_shortage = self._schedule_running(builder, budget)
-        if not has_shortage:
-            self._admit(builder, budget)
+        if self._suspects:
+            self._schedule_suspect(builder)
+        else:
+            budget = self._limits.max_num_batched_tokens
+            budget, has_shortage = self._schedule_running(builder, list(self._running), budget)
+            if not has_shortage:
+                self._admit(builder, budget)
         if builder.is_empty:
             return None
         built = builder.build()
@@ -120,6 +124,31 @@ class Scheduler:
         self._release_retired()
         return events
 
+    def recover(self) -> list[tuple[str, TokenEvent]]:
+        """Take back all plans in flight, one of which failed; answers (frontend_id, event) for who ends by it.
+
+        Nothing is known of what those steps wrote, so no content of blocks is trusted any more and everyone is computed anew.
+        Who was in those plans runs one at a time until each has sampled a token; one that was alone in them is at fault.
+        """
+        concerned = list(dict.fromkeys(sequence for built in self._in_flight for sequence in built.sequences))
+        for built in self._in_flight:
+            for sequence in built.sampled:
+                sequence.num_pending = 0
+            for sequence, num_scored in built.scored:
+                sequence.num_scored_tokens -= num_scored
+        self._in_flight.clear()
+        self._kv_cache.reset_cache()
+        for sequence in reversed(self._running.copy()):
+            self._preempt(sequence)
+        self._release_retired()
+        self._suspects = deque(s for s in concerned if s.status is not SequenceStatus.FINISHED)
+        if len(concerned) > 1 or not self._suspects:
+            return []
+        (culprit,) = self._suspects
+        self._waiting.remove(culprit)
+        self._finish(culprit)
+        return [(culprit.request.frontend_id, TokenEvent(culprit.request.request_id, [], FinishReason.FAILED))]
+
     def stats(self) -> EngineStats:
         """Levels for the metrics."""
         return EngineStats(
@@ -147,10 +176,25 @@ class Scheduler:
 
     # --- choosing ---
 
-    def _schedule_running(self, builder: PlanBuilder, budget: int) -> tuple[int, bool]:
-        """Plan the running sequences, oldest first; answers the budget left and whether blocks ran short."""
+    def _schedule_suspect(self, builder: PlanBuilder) -> None:
+        """Plan the next of the sequences that were in a failed step, alone in its step and in flight."""
+        if self._in_flight:
+            return
+        suspect, budget = self._suspects[0], self._limits.max_num_batched_tokens
+        if suspect.status is SequenceStatus.RUNNING:
+            self._schedule_running(builder, [suspect], budget)
+            return
+        while builder.is_empty:
+            self._waiting.remove(suspect)
+            self._waiting.appendleft(suspect)
+            self._admit(builder, budget, most=1)
+            if builder.is_empty:
+                self._preempt(self._running[-1])  # of those that are cleared already and hold the room
+
+    def _schedule_running(self, builder: PlanBuilder, running: list[Sequence], budget: int) -> tuple[int, bool]:
+        """Plan running sequences, oldest first; answers the budget left and whether blocks ran short."""
         has_shortage = False
-        for sequence in list(self._running):
+        for sequence in running:
             if sequence.status is not SequenceStatus.RUNNING:
                 continue  # preempted for an older one in this very loop
             if sequence.num_pending and sequence.has_all_tokens:
@@ -180,9 +224,10 @@ class Scheduler:
                 return False
         return True
 
-    def _admit(self, builder: PlanBuilder, budget: int) -> None:
-        """Plan waiting sequences in order while rows, blocks and budget last."""
-        while self._waiting and self._free_rows and budget > 0:
+    def _admit(self, builder: PlanBuilder, budget: int, most: int | None = None) -> None:
+        """Plan waiting sequences in order, at most `most`, while rows, blocks and budget last."""
+        while self._waiting and self._free_rows and budget > 0 and most != 0:
+            most = None if most is None else most - 1
             sequence = self._waiting[0]
             if sequence.row is not None:
                 break  # preempted, and its old row and blocks are still read by a step in flight
@@ -222,6 +267,7 @@ class Scheduler:
         """Append a committed token and end the sequence if it was the last."""
         sequence.num_pending -= 1
         sequence.output_token_ids.append(token_id)
+        self._clear_suspicion(sequence)
         reason = _stop_reason(sequence, token_id)
         if reason is None:
             self._kv_cache.publish(sequence)
@@ -236,7 +282,12 @@ class Scheduler:
         if sequence.status is SequenceStatus.PREEMPTED:
             self._waiting.remove(sequence)
 
+    def _clear_suspicion(self, sequence: Sequence) -> None:
+        if self._suspects and sequence in self._suspects:
+            self._suspects.remove(sequence)
+
     def _finish(self, sequence: Sequence) -> None:
+        self._clear_suspicion(sequence)
         if sequence.status is SequenceStatus.RUNNING:
             self._running.remove(sequence)
         sequence.status = SequenceStatus.FINISHED
