@@ -1,6 +1,6 @@
 """Drives scheduler and runner of a real model in this process, without transport, for tests of numbers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from services.generator.core.messages import EngineStats, TokenLogprob
 from services.generator.core.plan import StepPlan
@@ -25,10 +25,17 @@ class OfflineEngine:
     def generate(self, prompts: Sequence[list[int]], **sampling) -> list[list[int]]:
         """Outputs of `prompts`, all submitted at once; greedy unless `temperature` is given."""
         params = SamplingParams(**{"temperature": 0.0, **sampling})
+        return self._run([(prompt, params) for prompt in prompts])
+
+    def generate_seeds(self, prompt: list[int], seeds: Iterable[int], **sampling) -> list[list[int]]:
+        """Outputs of the same prompt for each seed, all submitted at once."""
+        return self._run([(prompt, SamplingParams(seed=seed, **sampling)) for seed in seeds])
+
+    def _run(self, work: Sequence[tuple[list[int], SamplingParams]]) -> list[list[int]]:
         outputs: dict[int, list[int]] = {}
         self.logprobs, self.prompt_logprobs = {}, {}
         first_id = self._next_id
-        for prompt in prompts:
+        for prompt, params in work:
             assert self._built.scheduler.submit(Request("test", self._next_id, prompt, params)) is None
             outputs[self._next_id] = []
             self._next_id += 1

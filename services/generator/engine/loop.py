@@ -32,6 +32,9 @@ log = get_logger(__name__)
 MAX_FAILURES_IN_A_ROW = 32
 """Failed steps without a good one between them, after which the fault is hardly with the requests."""
 
+IDLE_S = 1.0
+"""Seconds without work after which nobody is held up by a check of the ledgers."""
+
 
 class RunningStep(Protocol):
     """A step that was launched."""
@@ -77,13 +80,22 @@ class EngineLoop:
     def run(self) -> None:
         """Serve until a Shutdown command, then close the transport."""
         while not self._is_stopping:
-            is_idle = not self._scheduler.has_work
-            for frontend_id, command in self._transport.receive(None if is_idle else 0):
+            for frontend_id, command in self._receive():
                 self._obey(frontend_id, command)
             self.step()
         while self._in_flight:
             self._commit_oldest()
         self._transport.close()
+
+    def _receive(self) -> list[tuple[str, Command]]:
+        """Commands that are there; waits for some where there is nothing to run, and checks the ledgers meanwhile."""
+        if self._scheduler.has_work:
+            return self._transport.receive(0)
+        commands = self._transport.receive(IDLE_S)
+        if not commands:
+            self._scheduler.check_integrity()
+            commands = self._transport.receive(None)
+        return commands
 
     def step(self) -> None:
         """Drop what came too late, plan and launch one step if there is something to run, then commit what is due."""
