@@ -61,3 +61,15 @@ def check_segments(
     check_shape("chunk_lens", chunk_lens, len(chunk_slots))
     check_dtype(torch.int32, row_slots=row_slots, token_order=token_order)
     check_dtype(torch.int32, chunk_slots=chunk_slots, chunk_starts=chunk_starts, chunk_lens=chunk_lens)
+
+
+def check_cache(query: Tensor, key_cache: Tensor, value_cache: Tensor) -> None:
+    """Raise unless the caches [slots, Hkv, D] fit each other and `query` [T, Hq, D]."""
+    check_shape("key_cache", key_cache, None, None, query.shape[2])
+    check_shape("value_cache", value_cache, *key_cache.shape)
+    check_floats(query=query, key_cache=key_cache, value_cache=value_cache)
+    check_last_axis(key_cache=key_cache, value_cache=value_cache)
+    if key_cache.stride() != value_cache.stride():
+        raise KernelArgumentError("key_cache and value_cache must have the same strides")
+    if query.shape[1] % key_cache.shape[1]:
+        raise KernelArgumentError(f"{query.shape[1]} query heads cannot share {key_cache.shape[1]} key heads")
