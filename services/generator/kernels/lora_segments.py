@@ -1,0 +1,100 @@
+"""Which rows of a step use which adapter slot: the rows sorted into segments, and the segments cut into chunks.
+
+Made once per step by whoever makes the step's inputs, from the slot of every row, and read by `lora_shrink` and `lora_expand` of
+all layers. Holds no tensor of an adapter; must not import torch or triton. Make it anew whenever a row or a slot changed hands.
+Source: Punica, arXiv:2310.18547, §4 (segments); chunks of one size, so that one popular adapter does not unbalance the grid.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from services.generator.kernels.chunks import IntArray, cut_chunks, max_chunks
+
+NO_ADAPTER = -1
+"""Slot of a row that uses the base model only, and of a chunk that is not in use."""
+
+CHUNK_SIZES = ((4, 1), (512, 16), (1 << 30, 64))
+"""(up to so many rows, chunk size). H200, 2026-11-30."""
+
+ArrayT = TypeVar("ArrayT")
+
+
+def chunk_size_for(num_rows: int) -> int:
+    """The chunk size that is fastest for a step of so many rows; 1 means a program per row.
+
+    A function of the number of rows only, so that a graph replays whatever the mix of adapters.
+    """
+    return next(size for limit, size in CHUNK_SIZES if num_rows <= limit)
+
+
+@dataclass(frozen=True, slots=True)
+class LoraSegments(Generic[ArrayT]):
+    """The metadata as NumPy arrays or as device tensors; all int32.
+
+    Attributes:
+        row_slots: [T] slot of each row, NO_ADAPTER for base rows and for the padding rows of a graph.
+        token_order: [T] rows sorted by slot; base rows come first.
+        chunk_slots: [C] slot of each chunk, NO_ADAPTER where the chunk is not in use.
+        chunk_starts: [C] where in `token_order` the chunk begins.
+        chunk_lens: [C] rows of the chunk, 0 where it is not in use.
+    """
+
+    row_slots: ArrayT
+    token_order: ArrayT
+    chunk_slots: ArrayT
+    chunk_starts: ArrayT
+    chunk_lens: ArrayT
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLayout:
+    """Where each array lies in one packed buffer, so that a step copies once and a graph replays on fixed addresses.
+
+    Attributes:
+        num_rows: rows of the step, padding included (T).
+        num_slots: slots of the bank.
+        chunk_size: the most rows of a chunk.
+    """
+
+    num_rows: int
+    num_slots: int
+    chunk_size: int
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that there is room for, whatever the mix of adapters (C)."""
+        return max_chunks(self.num_rows, self.chunk_size, self.num_slots)
+
+    @property
+    def size(self) -> int:
+        """Elements of the packed buffer."""
+        return 2 * self.num_rows + 3 * self.num_chunks
+
+    def pack(self, row_slots: IntArray) -> IntArray:
+        """The metadata of a step as one [size] int32 array.
+
+        Args:
+            row_slots: [T] int32, NO_ADAPTER or a slot below `num_slots`.
+        """
+        packed = np.zeros(self.size, np.int32)
+        views = self.split(packed)
+        views.chunk_slots[:] = NO_ADAPTER
+        views.row_slots[:] = row_slots
+        views.token_order[:] = np.argsort(row_slots, kind="stable")
+        counts = np.bincount(row_slots + 1, minlength=self.num_slots + 1).astype(np.int32)  # base rows, then each slot
+        first_rows = np.cumsum(counts, dtype=np.int32) - counts
+        slots, offsets, lens = cut_chunks(counts[1:], self.chunk_size)
+        views.chunk_slots[: len(slots)] = slots
+        views.chunk_starts[: len(slots)] = first_rows[1:][slots] + offsets
+        views.chunk_lens[: len(slots)] = lens
+        return packed
+
+    def split(self, packed: ArrayT) -> LoraSegments[ArrayT]:
+        """The parts of a packed buffer, as views of it: an array's or a tensor's."""
+        t, c = self.num_rows, self.num_chunks
+        borders = (0, t, 2 * t, 2 * t + c, 2 * t + 2 * c, 2 * t + 3 * c)
+        parts = [packed[start:end] for start, end in pairwise(borders)]  # type: ignore[index]
+        return LoraSegments(*parts)

@@ -1,0 +1,189 @@
+"""LoRA shrink: every row's rank-r intermediate, for all slices of a fused projection in one launch.
+
+Semantics:  sum over p of h[p, t, s, r] = scale[slot_t, s] · Σ_k A[slot_t, s, r, k] x[t, k], for r below the adapter's rank; fp32.
+            Rows at NO_ADAPTER, and ranks beyond the adapter's, are neither read nor written.
+Source:     Punica, arXiv:2310.18547, §4 (BGMV, SGMV). We differ: the k axis is split over programs and the parts of the sum lie
+            side by side in `h`, summed by `lora_expand` in a fixed order (no atomics, same bits every time); the loop over ranks
+            ends at the adapter's own; segments are cut into chunks of one size.
+Tile map:   rows:  program (t, p, s) computes h[p, t, s, :] from part p of x[t].
+            tiles: program (c, p, s) computes h[p, t, s, :] for the rows t of chunk c.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from services.generator.kernels.arguments import (
+    check_contiguous,
+    check_dtype,
+    check_floats,
+    check_last_axis,
+    check_segments,
+    check_shape,
+)
+
+
+def num_parts(num_rows: int, in_features: int) -> int:
+    """Into how many parts `x` is split: few rows alone would leave most of the GPU idle.
+
+    A function of sizes only, so that a graph replays whatever the mix of adapters.
+    """
+    parts = next(parts for limit, parts in PARTS if num_rows <= limit)
+    return max(1, min(parts, in_features // MIN_PART))
+
+
+def lora_shrink(
+    h: Tensor,
+    x: Tensor,
+    a: Tensor,
+    ranks: Tensor,
+    scales: Tensor,
+    row_slots: Tensor,
+    token_order: Tensor,
+    chunk_slots: Tensor,
+    chunk_starts: Tensor,
+    chunk_lens: Tensor,
+    *,
+    chunk_size: int,
+) -> None:
+    """Write the parts of each row's intermediate.
+
+    Args:
+        h: [P, T, S, R] fp32, contiguous; P as `num_parts` says. Mutated.
+        x: [T, in] fp16, bf16 or fp32, contiguous on its last axis.
+        a: [slots, S, R, in] same dtype, contiguous on its last axis.
+        ranks: [slots, S] int32, contiguous.
+        scales: [slots, S] fp32, contiguous.
+        row_slots, token_order, chunk_slots, chunk_starts, chunk_lens: see `LoraSegments`.
+        chunk_size: 1 for a program per row, which reads `row_slots` only; 16, 32, 64 or 128 for a program per chunk. The one that
+            the chunks were cut to.
+    Raises:
+        KernelArgumentError: shapes, dtypes or strides do not agree.
+    """
+    _check(h, x, a, ranks, scales)
+    check_segments(len(x), row_slots, token_order, chunk_slots, chunk_starts, chunk_lens)
+    parts, num_rows, num_slices, max_rank = h.shape
+    strides = (x.stride(0), a.stride(0), a.stride(1), a.stride(2))
+    if chunk_size == 1:
+        block_k, num_warps = ROW_BLOCKS[x.dtype]
+        _shrink_rows_kernel[(num_rows, parts, num_slices)](
+            h, x, a, ranks, scales, row_slots, num_rows, x.shape[1], max_rank, *strides,
+            NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_R=RANK_BLOCK, BLOCK_K=block_k, num_warps=num_warps,
+        )  # fmt: skip
+        return
+    block_k, num_warps, num_stages = TILE_BLOCKS[x.dtype]
+    _shrink_tiles_kernel[(len(chunk_slots), parts, num_slices)](
+        h, x, a, ranks, scales, token_order, chunk_slots, chunk_starts, chunk_lens, num_rows, x.shape[1], max_rank, *strides,
+        NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_M=chunk_size, BLOCK_R=RANK_BLOCK, BLOCK_K=block_k,
+        num_warps=num_warps, num_stages=num_stages,
+    )  # fmt: skip
+
+
+def _check(h: Tensor, x: Tensor, a: Tensor, ranks: Tensor, scales: Tensor) -> None:
+    check_floats(x=x, a=a)
+    check_dtype(torch.float32, h=h, scales=scales)
+    check_dtype(torch.int32, ranks=ranks)
+    check_shape("a", a, None, None, None, x.shape[-1])
+    num_slots, num_slices, max_rank = a.shape[:3]
+    check_shape("h", h, None, len(x), num_slices, max_rank)
+    check_shape("ranks", ranks, num_slots, num_slices)
+    check_shape("scales", scales, num_slots, num_slices)
+    check_last_axis(x=x, a=a)
+    check_contiguous(h=h, ranks=ranks, scales=scales)
+
+
+@triton.jit
+def _shrink_rows_kernel(
+    h_ptr, x_ptr, a_ptr, ranks_ptr, scales_ptr, row_slots_ptr, num_rows, in_features, max_rank,
+    stride_xt, stride_aslot, stride_as, stride_ar,
+    NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    # --- which tile is mine ---
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    slice_id = tl.program_id(2)
+    slot = tl.load(row_slots_ptr + row).to(tl.int64)
+    if slot < 0:
+        return  # a base row, or padding of a graph: `lora_expand` does not read it either
+    rank = tl.load(ranks_ptr + slot * NUM_SLICES + slice_id)
+    scale = tl.load(scales_ptr + slot * NUM_SLICES + slice_id)
+    part_size = tl.cdiv(tl.cdiv(in_features, BLOCK_K), NUM_PARTS) * BLOCK_K
+    first_k = part * part_size
+    last_k = tl.minimum(first_k + part_size, in_features)
+    h_ptr += ((part * num_rows + row) * NUM_SLICES + slice_id) * max_rank
+    for first_r in range(0, rank, BLOCK_R):
+        offs_r = first_r + tl.arange(0, BLOCK_R)
+        mask_r = offs_r < rank
+        rows_ptr = a_ptr + slot * stride_aslot + slice_id * stride_as + offs_r[:, None] * stride_ar
+        acc = tl.zeros([BLOCK_R, BLOCK_K], tl.float32)
+        for k in range(first_k, last_k, BLOCK_K):
+            # --- load ---
+            offs_k = k + tl.arange(0, BLOCK_K)
+            mask_k = offs_k < last_k
+            x = tl.load(x_ptr + row * stride_xt + offs_k, mask=mask_k, other=0.0).to(tl.float32)
+            a = tl.load(rows_ptr + offs_k[None, :], mask=mask_r[:, None] & mask_k[None, :], other=0.0)
+            # --- compute (fp32) ---
+            acc += a.to(tl.float32) * x[None, :]
+        # --- store ---
+        tl.store(h_ptr + offs_r, tl.sum(acc, axis=1) * scale, mask=mask_r)
+
+
+@triton.jit
+def _shrink_tiles_kernel(
+    h_ptr, x_ptr, a_ptr, ranks_ptr, scales_ptr, order_ptr, chunk_slots_ptr, chunk_starts_ptr, chunk_lens_ptr,
+    num_rows, in_features, max_rank,
+    stride_xt, stride_aslot, stride_as, stride_ar,
+    NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    # --- which tile is mine ---
+    chunk = tl.program_id(0)
+    part = tl.program_id(1)
+    slice_id = tl.program_id(2)
+    num_mine = tl.load(chunk_lens_ptr + chunk)
+    if num_mine == 0:
+        return  # no such chunk in this step
+    slot = tl.load(chunk_slots_ptr + chunk).to(tl.int64)
+    rank = tl.load(ranks_ptr + slot * NUM_SLICES + slice_id)
+    scale = tl.load(scales_ptr + slot * NUM_SLICES + slice_id)
+    offs_m = tl.arange(0, BLOCK_M)
+    mask_m = offs_m < num_mine
+    rows = tl.load(order_ptr + tl.load(chunk_starts_ptr + chunk) + offs_m, mask=mask_m, other=0).to(tl.int64)
+    part_size = tl.cdiv(tl.cdiv(in_features, BLOCK_K), NUM_PARTS) * BLOCK_K
+    first_k = part * part_size
+    last_k = tl.minimum(first_k + part_size, in_features)
+    for first_r in range(0, rank, BLOCK_R):
+        offs_r = first_r + tl.arange(0, BLOCK_R)
+        mask_r = offs_r < rank
+        rows_ptr = a_ptr + slot * stride_aslot + slice_id * stride_as + offs_r[None, :] * stride_ar
+        acc = tl.zeros([BLOCK_M, BLOCK_R], tl.float32)
+        for k in range(first_k, last_k, BLOCK_K):
+            # --- load ---
+            offs_k = k + tl.arange(0, BLOCK_K)
+            mask_k = offs_k < last_k
+            x = tl.load(
+                x_ptr + rows[:, None] * stride_xt + offs_k[None, :], mask=mask_m[:, None] & mask_k[None, :], other=0.0
+            )
+            a = tl.load(rows_ptr + offs_k[:, None], mask=mask_k[:, None] & mask_r[None, :], other=0.0)
+            # --- compute (fp32) ---
+            acc = tl.dot(x, a, acc, input_precision="ieee")
+        # --- store ---
+        h_rows_ptr = h_ptr + ((part * num_rows + rows[:, None]) * NUM_SLICES + slice_id) * max_rank
+        tl.store(h_rows_ptr + offs_r[None, :], acc * scale, mask=mask_m[:, None] & mask_r[None, :])
+
+
+RANK_BLOCK = 16
+"""Ranks at a time: an adapter of rank 8 leaves half of the lanes idle, but loads nothing for them."""
+
+MIN_PART = 128
+"""The fewest elements of `x` in a part."""
+
+PARTS = ((4, 32), (16, 16), (128, 8), (512, 4), (2048, 2), (1 << 30, 1))
+"""(up to so many rows, parts). H200, 2026-11-30."""
+
+ROW_BLOCKS = {torch.float16: (512, 4), torch.bfloat16: (512, 4), torch.float32: (256, 4)}
+"""dtype: (BLOCK_K, warps). H200, 2026-11-30."""
+
+TILE_BLOCKS = {torch.float16: (128, 4, 4), torch.bfloat16: (128, 4, 4), torch.float32: (64, 4, 3)}
+"""dtype: (BLOCK_K, warps, stages). H200, 2026-11-30."""

@@ -1,0 +1,100 @@
+"""A random bank of adapters, and a batch over it, for the tests of the LoRA kernels."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.generator.kernels.lora_segments import LoraSegments, SegmentLayout
+from services.generator.kernels.reference.lora import SlotGroup, slot_groups
+from tests.kernels.test_lora_segments import popularity
+
+NUM_SLOTS, CHUNK = 5, 16
+CHUNK_OF = {"rows": 1, "tiles": CHUNK}
+
+MAX_RANK = 24
+"""No power of two, no multiple of the tiles' 16 ranks; the widths of banks are multiples of 8."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoraCase:
+    """Inputs of one projection; ranks differ by slot and slice, one is 0, and what is beyond a rank is NaN."""
+
+    x: Tensor
+    y: Tensor
+    a: Tensor
+    b: Tensor
+    ranks: Tensor
+    scales: Tensor
+    segments: LoraSegments[Tensor]
+    groups: list[SlotGroup]
+    slice_sizes: tuple[int, ...]
+
+    @property
+    def has_adapter(self) -> Tensor:
+        """[T] bool."""
+        return self.segments.row_slots >= 0
+
+    def ranks_of_rows(self) -> Tensor:
+        """[T, S, R] bool: which elements of `h` are part of the product."""
+        ranks = self.ranks[self.segments.row_slots.long().clamp(min=0)]  # [T, S]
+        is_used = torch.arange(self.a.shape[2], device=ranks.device) < ranks[..., None]
+        return is_used & self.has_adapter[:, None, None]
+
+    def metadata(self) -> tuple[Tensor, ...]:
+        """What both kernels take of the segments, in their order."""
+        return tuple(getattr(self.segments, field.name) for field in fields(self.segments))
+
+
+def segments_of(row_slots: np.ndarray, device: str) -> LoraSegments[Tensor]:
+    """The step's metadata on the device."""
+    layout = SegmentLayout(len(row_slots), NUM_SLOTS, CHUNK)
+    return layout.split(torch.from_numpy(layout.pack(row_slots)).to(device))
+
+
+def finite(weights: Tensor) -> Tensor:
+    """What the oracle reads: in fp32, and with what another adapter might have left beyond a rank."""
+    return weights.float().nan_to_num(99.0)
+
+
+def renew(case: LoraCase, row_slots: np.ndarray) -> None:
+    """Another mix of adapters, at the same addresses."""
+    other = segments_of(row_slots, case.x.device.type)
+    for field in fields(other):
+        getattr(case.segments, field.name).copy_(getattr(other, field.name))
+    case.groups[:] = slot_groups(case.segments.row_slots)
+
+
+def make_case(
+    shape: str,
+    num_rows: int,
+    in_features: int,
+    slice_sizes: tuple[int, ...],
+    *,
+    place: tuple[str, torch.dtype],
+    max_rank: int = MAX_RANK,
+) -> LoraCase:
+    """Inputs for `num_rows` rows whose slots are of this popularity."""
+    device, dtype = place
+    out, num_slices = sum(slice_sizes), len(slice_sizes)
+    ranks = torch.tensor([[1, 16, 17], [8, 8, 8], [20, 3, 16], [16, 0, 20], [7, 12, 4]], dtype=torch.int32)[
+        :, :num_slices
+    ].contiguous()
+    a = torch.randn(NUM_SLOTS, num_slices, max_rank, in_features) / in_features**0.5
+    b = torch.randn(NUM_SLOTS, out, max_rank)
+    a[torch.arange(max_rank) >= ranks[..., None]] = torch.nan
+    of_columns = ranks.repeat_interleave(torch.tensor(slice_sizes), dim=1)  # [slots, out]
+    b[torch.arange(max_rank) >= of_columns[..., None]] = torch.nan
+    segments = segments_of(popularity(shape, num_rows, NUM_SLOTS, np.random.default_rng(0)), device)
+    return LoraCase(
+        x=torch.randn(num_rows, in_features).to(device, dtype),
+        y=torch.randn(num_rows, out).to(device, dtype),
+        a=a.to(device, dtype),
+        b=b.to(device, dtype),
+        ranks=ranks.to(device),
+        scales=(torch.rand(NUM_SLOTS, num_slices) + 0.5).to(device),
+        segments=segments,
+        groups=slot_groups(segments.row_slots),
+        slice_sizes=slice_sizes,
+    )
