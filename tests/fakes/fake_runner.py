@@ -12,6 +12,8 @@ import numpy as np
 from services.generator.core.plan import TOKEN_ON_DEVICE, StepPlan, StepResult
 
 UNWRITTEN = -7
+KV_STEP = 1_000
+"""An adapter that changes keys and values adds this, times its `kv_ids` entry, to every token that it writes."""
 
 
 @dataclass
@@ -33,6 +35,8 @@ class FakeRunner:
         self._kv = np.full(num_blocks * block_size, UNWRITTEN, np.int64)
         self._block_table = np.zeros((max_num_seqs, num_blocks), np.int64)
         self._last_token = np.full(max_num_seqs, UNWRITTEN, np.int64)
+        self._bank: dict[int, int] = {}
+        self.kv_ids: dict[int, int] = {}
         self._block_size = block_size
         self._vocab_size = vocab_size
         self.num_steps = 0
@@ -42,17 +46,23 @@ class FakeRunner:
     def execute(self, plan: StepPlan) -> LateResult:
         updates = plan.block_updates
         self._block_table[updates.rows, updates.columns] = updates.block_ids
+        self._bank.update(plan.adapter_copies)
+        adapters = [self._bank[slot] if slot >= 0 else None for slot in plan.adapter_slots]
         slots_of = []
         offset = 0
-        for row, start, length in zip(plan.rows, plan.num_computed_tokens, plan.num_new_tokens, strict=True):
+        for row, start, length, adapter in zip(
+            plan.rows, plan.num_computed_tokens, plan.num_new_tokens, adapters, strict=True
+        ):
             tokens = plan.token_ids[offset : offset + length].astype(np.int64)
             tokens[tokens == TOKEN_ON_DEVICE] = self._last_token[row]
             assert (tokens >= 0).all(), "a token that nobody sampled was read"
             slots = self._slots(row, start + length)
-            self._kv[slots[start:]] = tokens  # as in a layer: all rows write before any reads
+            self._kv[slots[start:]] = tokens + KV_STEP * self.kv_ids.get(
+                adapter, 0
+            )  # as in a layer: all rows write before any reads
             slots_of.append(slots)
             offset += length
-        sampled = [next_token(self._kv[slots_of[i]].tolist(), self._vocab_size) for i in plan.sampled]
+        sampled = [next_token(self._kv[slots_of[i]].tolist(), adapters[i], self._vocab_size) for i in plan.sampled]
         self._last_token[plan.rows[plan.sampled]] = sampled
         self.num_steps += 1
         self.max_tokens_in_step = max(self.max_tokens_in_step, plan.num_tokens)
@@ -67,16 +77,25 @@ class FakeRunner:
         return self._block_table[row, positions // self._block_size] * self._block_size + positions % self._block_size
 
 
-def next_token(tokens: list[int], vocab_size: int) -> int:
-    """What the fake model says after `tokens`."""
-    return zlib.crc32(repr(tokens).encode()) % vocab_size
+def next_token(kv: list[int], adapter: int | None, vocab_size: int) -> int:
+    """What the fake model says after tokens whose keys and values are `kv`."""
+    return zlib.crc32(repr((kv, adapter)).encode()) % vocab_size
 
 
-def solo_output(prompt: list[int], max_tokens: int, stop_ids: frozenset[int], vocab_size: int) -> list[int]:
+def solo_output(
+    prompt: list[int],
+    max_tokens: int,
+    stop_ids: frozenset[int],
+    vocab_size: int,
+    *,
+    adapter: int | None = None,
+    kv_id: int = 0,
+) -> list[int]:
     """What the fake model generates for `prompt` alone, computed without any scheduler."""
     output: list[int] = []
     while len(output) < max_tokens:
-        output.append(next_token(prompt + output, vocab_size))
+        kv = [token + KV_STEP * kv_id for token in prompt + output]
+        output.append(next_token(kv, adapter, vocab_size))
         if output[-1] in stop_ids:
             break
     return output

@@ -41,6 +41,8 @@ def make_plan(lengths, starts, tables, rng):
         scored=none,
         scored_ids=none,
         num_prompt_logprobs=0,
+        adapter_slots=np.full(len(rows), -1, np.int32),
+        adapter_copies=[],
     )
     tables.apply(plan.block_updates)
     return plan

@@ -31,13 +31,17 @@ class Engine:
         max_len=200,
         max_in_flight=2,
         cache=True,
+        adapters=None,
         clock=unix_ms,
     ):
         self.transport = InMemoryTransport(self._on_event)
         limits = SchedulerLimits(max_num_seqs, budget, max_len, VOCAB)
         spec = KVCacheSpec(num_blocks, block_size)
         self.scheduler = Scheduler(
-            limits, KVCacheManager(spec, BlockKeys(b"w", "float32", block_size) if cache else None), clock
+            limits,
+            KVCacheManager(spec, BlockKeys(b"w", "float32", block_size) if cache else None),
+            adapters,
+            clock=clock,
         )
         self.runner = FakeRunner(num_blocks, block_size, max_num_seqs, VOCAB)
         ready = EngineReady(max_len, num_blocks, block_size)
@@ -46,10 +50,12 @@ class Engine:
         self.ends: dict[int, list[FinishReason]] = {}
         self.requests: dict[int, Request] = {}
 
-    def submit(self, prompt, max_tokens, stop_ids=frozenset(), deadline_ms=None):
+    def submit(self, prompt, max_tokens, stop_ids=frozenset(), deadline_ms=None, adapter=None):
         request_id = len(self.requests)
         sampling = SamplingParams(max_tokens=max_tokens, temperature=0, stop_token_ids=frozenset(stop_ids))
-        self.requests[request_id] = request = Request("f", request_id, prompt, sampling, deadline_ms=deadline_ms)
+        self.requests[request_id] = request = Request(
+            "f", request_id, prompt, sampling, deadline_ms=deadline_ms, adapter=adapter
+        )
         self.outputs[request_id], self.ends[request_id] = [], []
         reason = self.scheduler.submit(request)
         if reason is not None:

@@ -113,6 +113,13 @@ class BlockUpdates:
     block_ids: IntArray
 
 
+class AdapterCopy(NamedTuple):
+    """Before the forward pass, copy an adapter's version from host memory into a slot of the bank."""
+
+    slot: int
+    version_id: int
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """What to run in one step; filled by the scheduler, obeyed by the runner.
@@ -130,6 +137,8 @@ class StepPlan:
         scored: [M] indices into `token_ids` of prompt tokens whose successor's log-probability is wanted.
         scored_ids: [M] those successors.
         num_prompt_logprobs: likeliest tokens to report for each of them.
+        adapter_slots: [S] slot of each row's adapter, NO_ADAPTER for the base model.
+        adapter_copies: what the bank's slots must hold besides what they held.
     """
 
     step_id: int
@@ -145,6 +154,8 @@ class StepPlan:
     scored: IntArray
     scored_ids: IntArray
     num_prompt_logprobs: int
+    adapter_slots: IntArray
+    adapter_copies: list[AdapterCopy]
 
     @property
     def num_tokens(self) -> int:

@@ -17,6 +17,7 @@ class FinishReason(StrEnum):
     ERROR = "error"
     DEADLINE = "deadline"
     FAILED = "failed"
+    NO_ADAPTER = "no_adapter"
 
 
 MAX_LOGIT_BIAS = 1024
@@ -81,6 +82,7 @@ class Request(msgspec.Struct, frozen=True):
 
     Attributes:
         cache_salt: separates the prefixes of requests with this salt from all others.
+        adapter: name of the adapter that answers; None for the base model.
         deadline_ms: unix time in milliseconds from which on it is not started any more.
     """
 
@@ -90,3 +92,4 @@ class Request(msgspec.Struct, frozen=True):
     sampling: SamplingParams
     cache_salt: str | None = None
     deadline_ms: int | None = None
+    adapter: str | None = None

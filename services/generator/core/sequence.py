@@ -6,6 +6,7 @@ Written by the Scheduler only; everyone else sees copies in a StepPlan.
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from services.generator.core.adapter_version import AdapterVersion
 from services.generator.core.block_keys import PrefixSalt
 from services.generator.core.plan import SamplingFeatures, features_of
 from services.generator.core.request import Request
@@ -34,6 +35,8 @@ class Sequence:
         block_ids: the block table, in order of positions.
         row: place in the runner's tables while running.
         last_step_id: last plan that reads or writes this sequence's blocks and row.
+        adapter: the version it runs on to its end; None for the base model.
+        waiting_since_ms: when it began to wait for its adapter's slot, on the scheduler's clock.
         salt: what determines its KV besides the token ids.
         block_keys: content keys of its leading full blocks, whether it holds them or not.
         num_published_tokens: leading positions in blocks that others can find.
@@ -51,6 +54,8 @@ class Sequence:
     block_ids: list[int] = field(default_factory=list)
     row: int | None = None
     last_step_id: int = -1
+    adapter: AdapterVersion | None = None
+    waiting_since_ms: int = 0
     salt: PrefixSalt = field(default_factory=PrefixSalt)
     block_keys: list[bytes] = field(default_factory=list)
     num_published_tokens: int = 0

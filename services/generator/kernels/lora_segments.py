@@ -11,10 +11,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from services.generator.core.slots import NO_ADAPTER
 from services.generator.kernels.chunks import IntArray, cut_chunks, max_chunks
-
-NO_ADAPTER = -1
-"""Slot of a row that uses the base model only, and of a chunk that is not in use."""
 
 CHUNK_SIZES = ((4, 1), (512, 16), (1 << 30, 64))
 """(up to so many rows, chunk size). H200, 2026-11-30."""

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.generator.core.plan import TOKEN_ON_DEVICE, BlockUpdates, IntArray, StepPlan
+from services.generator.core.plan import TOKEN_ON_DEVICE, AdapterCopy, BlockUpdates, IntArray, StepPlan
 from services.generator.core.sequence import Sequence
+from services.generator.core.slots import NO_ADAPTER
 from services.generator.scheduler.row_states import row_states, union
 
 
@@ -61,6 +62,7 @@ class PlanBuilder:
         self._decode_rows: list[int] = []
         self._decode_starts: list[int] = []
         self._decode_ids: list[int] = []
+        self._decode_slots: list[int] = []
         self._chunks: list[Chunk] = []
         self._new: list[Sequence] = []
         self._blocks: list[tuple[int, int, int]] = []
@@ -68,12 +70,13 @@ class PlanBuilder:
     def add(self, sequence: Sequence, length: int, num_old_blocks: int) -> None:
         """Schedule the next `length` tokens of a sequence whose row knows the first `num_old_blocks` of its blocks."""
         start, row, output = sequence.num_computed_tokens, _row(sequence), sequence.output_token_ids
-        if length == 1 and start >= sequence.num_prompt_tokens:
-            index = start - sequence.num_prompt_tokens
+        index = start - sequence.num_prompt_tokens  # of the first of them in the output
+        if length == 1 and index >= 0 and index + 1 == len(output) + sequence.num_pending:
             self._decodes.append(sequence)
             self._decode_rows.append(row)
             self._decode_starts.append(start)
             self._decode_ids.append(output[index] if index < len(output) else TOKEN_ON_DEVICE)
+            self._decode_slots.append(_adapter_slot(sequence))
         else:
             self._chunks.append(Chunk(sequence, row, start, length, samples=start + length == sequence.num_tokens))
         for column in range(num_old_blocks, len(sequence.block_ids)):
@@ -88,7 +91,7 @@ class PlanBuilder:
         """Whether nothing was scheduled."""
         return not self._decodes and not self._chunks
 
-    def build(self) -> BuiltPlan:
+    def build(self, adapter_copies: list[AdapterCopy]) -> BuiltPlan:
         """The plan, and whose tokens its result will hold."""
         # Decode rows first, then the prefill chunks, short ones before long ones.
         chunks = sorted(self._chunks, key=lambda chunk: chunk.length)
@@ -110,6 +113,8 @@ class PlanBuilder:
             scored=_ints(index for part in scored for index in part.indices),
             scored_ids=_ints(token_id for part in scored for token_id in part.successors),
             num_prompt_logprobs=max((part.num_top for part in scored), default=0),
+            adapter_slots=_ints(self._decode_slots + [_adapter_slot(chunk.sequence) for chunk in chunks]),
+            adapter_copies=adapter_copies,
         )
         everyone = self._decodes + [chunk.sequence for chunk in chunks]
         return BuiltPlan(plan, everyone, sequences, [(part.sequence, len(part.indices)) for part in scored])
@@ -122,6 +127,11 @@ class PlanBuilder:
 def _row(sequence: Sequence) -> int:
     assert sequence.row is not None  # noqa: S101 - only running sequences are scheduled
     return sequence.row
+
+
+def _adapter_slot(sequence: Sequence) -> int:
+    adapter = sequence.adapter
+    return NO_ADAPTER if adapter is None or adapter.slot is None else adapter.slot
 
 
 def _tokens(chunk: Chunk) -> list[int]:

@@ -14,6 +14,7 @@ from services.generator.core.plan import StepPlan, StepResult
 from services.generator.core.request import FinishReason, Request
 from services.generator.core.sequence import Sequence, SequenceStatus
 from services.generator.core.specs import SchedulerLimits
+from services.generator.scheduler.adapter_registry import AdapterRegistry
 from services.generator.scheduler.deadlines import Clock, Deadlines, unix_ms
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
 from services.generator.scheduler.logprobs import prompt_logprobs, token_logprob
@@ -28,12 +29,24 @@ class Scheduler:
     """Owns all sequences and their queues.
 
     Args:
-        clock: what deadlines are compared with.
+        max_adapter_wait_ms: how long a sequence waits for a slot of the bank before others are preempted for it.
+        clock: what deadlines and waits are measured with.
     """
 
-    def __init__(self, limits: SchedulerLimits, kv_cache: KVCacheManager, clock: Clock = unix_ms) -> None:
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        kv_cache: KVCacheManager,
+        adapters: AdapterRegistry | None = None,
+        *,
+        max_adapter_wait_ms: int = 5_000,
+        clock: Clock = unix_ms,
+    ) -> None:
         self._limits = limits
         self._kv_cache = kv_cache
+        self._adapters = adapters or AdapterRegistry(0)
+        self._max_adapter_wait_ms = max_adapter_wait_ms
+        self._clock = clock
         self._sequences: dict[RequestKey, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
         self._deadlines = Deadlines(clock)
@@ -57,7 +70,14 @@ class Scheduler:
         is_possible = len(request.prompt_token_ids) > 0 and num_tokens <= self._limits.max_model_len
         if not is_possible or key in self._sequences or not self._kv_cache.can_hold(num_tokens):
             return FinishReason.ERROR
-        sequence = Sequence(request, salt=PrefixSalt(cache_salt=request.cache_salt))
+        adapter = None if request.adapter is None else self._adapters.find(request.adapter)
+        if adapter is None and request.adapter is not None:
+            return FinishReason.NO_ADAPTER
+        kv_digest = None if adapter is None else adapter.kv_digest
+        sequence = Sequence(request, adapter=adapter, salt=PrefixSalt(kv_digest, request.cache_salt))
+        if adapter is not None:
+            self._adapters.lease(adapter)
+            sequence.waiting_since_ms = self._clock()
         self._sequences[key] = sequence
         self._waiting.append(sequence)
         self._deadlines.note(request)
@@ -89,13 +109,14 @@ class Scheduler:
         if self._suspects:
             self._schedule_suspect(builder)
         else:
+            self._make_room_for_adapters()
             budget = self._limits.max_num_batched_tokens
             budget, has_shortage = self._schedule_running(builder, list(self._running), budget)
             if not has_shortage:
                 self._admit(builder, budget)
         if builder.is_empty:
             return None
-        built = builder.build()
+        built = builder.build(self._adapters.take_copies())
         for sequence in built.sampled:
             sequence.num_pending += 1
         self._in_flight.append(built)
@@ -140,6 +161,7 @@ class Scheduler:
         self._kv_cache.reset_cache()
         for sequence in reversed(self._running.copy()):
             self._preempt(sequence)
+        self._adapters.forget_slots()
         self._release_retired()
         self._suspects = deque(s for s in concerned if s.status is not SequenceStatus.FINISHED)
         if len(concerned) > 1 or not self._suspects:
@@ -168,6 +190,7 @@ class Scheduler:
         """Raise InternalError where the ledgers disagree."""
         holders = {id(s): s for s in [*self._sequences.values(), *self._retiring]}
         self._kv_cache.check_integrity(holders.values())
+        self._adapters.check_integrity(self._sequences.values(), self._running)
         rows = [s.row for s in holders.values() if s.row is not None]
         if sorted([*rows, *self._free_rows]) != list(range(self._limits.max_num_seqs)):
             raise InternalError("a row is lost or held twice; this is a bug")
@@ -185,9 +208,10 @@ class Scheduler:
             self._schedule_running(builder, [suspect], budget)
             return
         while builder.is_empty:
-            self._waiting.remove(suspect)
-            self._waiting.appendleft(suspect)
-            self._admit(builder, budget, most=1)
+            if self._adapters.can_enter(suspect.adapter):
+                self._waiting.remove(suspect)
+                self._waiting.appendleft(suspect)
+                self._admit(builder, budget, most=1)
             if builder.is_empty:
                 self._preempt(self._running[-1])  # of those that are cleared already and hold the room
 
@@ -226,9 +250,13 @@ class Scheduler:
 
     def _admit(self, builder: PlanBuilder, budget: int, most: int | None = None) -> None:
         """Plan waiting sequences in order, at most `most`, while rows, blocks and budget last."""
-        while self._waiting and self._free_rows and budget > 0 and most != 0:
+        num_passed = 0  # those whose adapter finds no slot let others go first
+        while num_passed < len(self._waiting) and self._free_rows and budget > 0 and most != 0:
+            sequence = self._waiting[num_passed]
+            if not self._adapters.can_enter(sequence.adapter):
+                num_passed += 1
+                continue
             most = None if most is None else most - 1
-            sequence = self._waiting[0]
             if sequence.row is not None:
                 break  # preempted, and its old row and blocks are still read by a step in flight
             self._kv_cache.attach_prefix(sequence)
@@ -238,10 +266,12 @@ class Scheduler:
                 break
             if sequence.num_cached_tokens is None:
                 self._kv_cache.count_hits(sequence)
-            self._waiting.popleft()
+            del self._waiting[num_passed]
             sequence.row = self._free_rows.pop()
             sequence.status = SequenceStatus.RUNNING
             self._running.append(sequence)
+            if sequence.adapter is not None:
+                self._adapters.enter(sequence.adapter)
             builder.begin_row(sequence)
             self._add(builder, sequence, length, 0)
             budget -= length
@@ -253,8 +283,31 @@ class Scheduler:
         sequence.num_computed_tokens += length
         self._kv_cache.publish(sequence)
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _make_room_for_adapters(self) -> None:
+        """Preempt the rows of one resident adapter for a sequence that has waited too long for a slot.
+
+        The victims wait in turn, so adapters beyond the slots take turns of `max_adapter_wait_ms`.
+        """
+        if not self._adapters.is_full:
+            return
+        blocked = (sequence for sequence in self._waiting if not self._adapters.can_enter(sequence.adapter))
+        starving = min(blocked, key=lambda sequence: sequence.waiting_since_ms, default=None)
+        if starving is None or self._clock() - starving.waiting_since_ms < self._max_adapter_wait_ms:
+            return
+        victim = self._adapters.least_used()
+        for sequence in [s for s in reversed(self._running) if s.adapter is victim]:
+            self._preempt(sequence)
+        self._waiting.remove(starving)
+        self._waiting.appendleft(starving)
+
+    def _leave_running(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
+        if sequence.adapter is not None:
+            self._adapters.leave(sequence.adapter)
+            sequence.waiting_since_ms = self._clock()
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._leave_running(sequence)
         sequence.status = SequenceStatus.PREEMPTED
         sequence.num_computed_tokens = 0
         self._waiting.appendleft(sequence)
@@ -289,7 +342,9 @@ class Scheduler:
     def _finish(self, sequence: Sequence) -> None:
         self._clear_suspicion(sequence)
         if sequence.status is SequenceStatus.RUNNING:
-            self._running.remove(sequence)
+            self._leave_running(sequence)
+        if sequence.adapter is not None:
+            self._adapters.release(sequence.adapter)
         sequence.status = SequenceStatus.FINISHED
         del self._sequences[sequence.request.frontend_id, sequence.request.request_id]
         if sequence not in self._retiring:
