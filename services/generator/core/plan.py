@@ -85,6 +85,7 @@ class SamplingFeatures:
     has_masks: bool
     has_bad_words: bool
     has_min_tokens: bool
+    has_grammars: bool
     num_logprobs: int | None
 
 

@@ -53,6 +53,11 @@ class Sequence:
     num_scored_tokens: int = 0
 
     @property
+    def key(self) -> tuple[str, int]:
+        """(frontend_id, request_id), which no other sequence has."""
+        return self.request.frontend_id, self.request.request_id
+
+    @property
     def num_prompt_tokens(self) -> int:
         """Tokens the client sent."""
         return len(self.request.prompt_token_ids)

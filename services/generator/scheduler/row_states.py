@@ -25,6 +25,7 @@ def features_of(sampling: Rows[SamplingParams]) -> SamplingFeatures:
         has_masks=any(params.allowed_token_ids is not None for params in sampling),
         has_bad_words=any(params.bad_words for params in sampling),
         has_min_tokens=any(params.min_tokens for params in sampling),
+        has_grammars=any(params.grammar is not None for params in sampling),
         num_logprobs=max(logprobs, default=None),
     )
 
