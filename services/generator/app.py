@@ -22,6 +22,7 @@ from services.generator.frontend.chat_template import load_chat_template
 from services.generator.frontend.model_card import read_model_card
 from services.generator.frontend.prompts import PromptPreparer
 from services.generator.frontend.sampling import SamplingReader
+from services.generator.frontend.structured import GrammarReader
 from services.generator.metrics import GeneratorMetrics
 from services.generator.settings import GeneratorSettings
 from shared.http.app import Readiness, make_app
@@ -54,6 +55,7 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
         tokenizer=tokenizer,
         prompts=PromptPreparer(tokenizer, load_chat_template(folder), card),
         sampling=SamplingReader(tokenizer, card),
+        grammars=GrammarReader(tokenizer, card),
         engine=handle,
         metrics=metrics,
         max_choices=max_requests,

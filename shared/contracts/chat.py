@@ -1,6 +1,6 @@
 """`POST /v1/chat/completions` as OpenAI's clients send and read it; served by the generator.
 
-Messages have text content, as a string or as text parts; other parts, tools and structured output are refused by name.
+Messages have text content, as a string or as text parts; other parts, and tools are refused by name.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -34,7 +34,6 @@ class ChatRequest(GenerationFields):
 
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    response_format: Annotated[dict[str, Any] | None, only({"type": "text"})] = None
     tools: Annotated[list[Any] | None, only()] = None
     tool_choice: Annotated[str | dict[str, Any] | None, only("none")] = None
     parallel_tool_calls: bool | None = None

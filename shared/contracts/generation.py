@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from shared.contracts.structured import ResponseFormat, StructuredOutputs
 from shared.contracts.wire import ModelName, Seed, TokenId, WireModel
 
 FinishReason = Literal["stop", "length"]
@@ -69,6 +70,8 @@ class GenerationFields(WireModel):
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     user: str | None = None
     metadata: dict[str, str] | None = None

@@ -160,7 +160,9 @@ class _ChoiceText:
     def _last_piece(self, event: TokenEvent) -> TextPiece:
         reason = event.finish_reason
         if reason is FinishReason.ERROR:
-            raise InvalidRequestError("The engine cannot run this request: it does not fit into the KV cache")
+            raise InvalidRequestError(
+                "The engine cannot run this request: it does not fit into the KV cache, or its grammar is too complex"
+            )
         if reason is FinishReason.ABORT:
             raise InternalError("The request was aborted")
         text = self._matcher.push(self._detokenizer.flush())
