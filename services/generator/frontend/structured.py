@@ -13,7 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from fractions import Fraction
 
-from llguidance import LLTokenizer, grammar_from
+from llguidance import GrammarFormat, LLTokenizer, grammar_from
 
 from services.generator.core.grammar import (
     GrammarsUnsupportedError,
@@ -46,7 +46,7 @@ class Wanted:
     """What an answer must match: `param` is the field that says so, `text` is in `format` as llguidance names it."""
 
     param: str
-    format: str
+    format: GrammarFormat
     text: str
 
 
