@@ -21,6 +21,7 @@ from services.generator.frontend.generation_defaults import read_generation_defa
 from services.generator.frontend.model_card import read_model_card
 from services.generator.frontend.prompts import PromptPreparer
 from services.generator.frontend.sampling import SamplingReader
+from services.generator.frontend.structured import GrammarReader
 from services.generator.metrics import GeneratorMetrics
 from services.generator.settings import GeneratorSettings
 from shared.http.app import Readiness, make_app
@@ -77,6 +78,7 @@ def build_service(settings: GeneratorSettings, engine: Engine) -> GeneratorServi
         tokenizer=tokenizer,
         prompts=PromptPreparer(tokenizer, load_chat_template(folder), card),
         sampling=SamplingReader(tokenizer, card, defaults),
+        grammars=GrammarReader(tokenizer, card),
         engine=engine,
         metrics=GeneratorMetrics(),
         max_choices=settings.max_requests,

@@ -1,6 +1,6 @@
 """`POST /v1/chat/completions` as OpenAI's clients send and read it; served by the generator.
 
-The conversation is in `shared.contracts.conversation`; tools and structured output are refused by name.
+The conversation is in `shared.contracts.conversation`; tools are refused by name.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -27,7 +27,6 @@ class ChatRequest(GenerationFields, TemplateFields):
 
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    response_format: Annotated[dict[str, Any] | None, only({"type": "text"})] = None
     tools: Annotated[list[Any] | None, only([])] = None
     tool_choice: Annotated[str | dict[str, Any] | None, only("none")] = None
     functions: Annotated[list[Any] | None, only([])] = None

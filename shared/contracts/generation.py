@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shared.contracts.fields import HARMLESS, only
+from shared.contracts.structured import ResponseFormat, StructuredOutputs
 from shared.contracts.wire import ModelName, Seed, TokenId, WireModel
 
 FinishReason = Literal["stop", "length"]
@@ -80,6 +81,8 @@ class GenerationFields(WireModel):
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     user: Annotated[str | None, HARMLESS] = None
     metadata: Annotated[dict[str, str] | None, HARMLESS] = None

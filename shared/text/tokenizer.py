@@ -60,6 +60,11 @@ class Tokenizer:
         token: str | None = self._fast.id_to_token(token_id)
         return b"" if token is None else token_bytes(token, is_byte_level=self._is_byte_level)
 
+    def to_json(self) -> str:
+        """The content of a `tokenizer.json` without padding and truncation, for libraries that read one."""
+        text: str = self._fast.to_str()
+        return text
+
     def token_to_id(self, token: str) -> int | None:
         """Id of one token by its exact content."""
         token_id: int | None = self._fast.token_to_id(token)

@@ -1,19 +1,30 @@
 """A device in numpy for scheduler tests: it obeys plans through the block table only, so wrong blocks give wrong tokens.
 
 The next token is a hash of all tokens that the row's block table leads to. Results are handed out late and in order, and a
-token that the plan says is on the device is read from the device's own memory, never from the host.
+token that the plan says is on the device is read from the device's own memory, never from the host. A step is sampled in its own
+phase, before the next is launched; masks can be made only by a host that has read the results of all steps before.
 """
 
 import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from services.generator.core.plan import TOKEN_ON_DEVICE, StepPlan, StepResult
+from services.generator.core.plan import TOKEN_ON_DEVICE, IntArray, StepPlan, StepResult
 
 UNWRITTEN = -7
 KV_STEP = 1_000
 """An adapter that changes keys and values adds this, times its `kv_ids` entry, to every token that it writes."""
+
+
+@dataclass
+class FakeLaunched:
+    """A step up to its logits: keys and values of the rows that sample, and their adapters."""
+
+    plan: StepPlan
+    contexts: list[tuple[list[int], int | None]]
+    is_sampled: bool = False
 
 
 @dataclass
@@ -39,11 +50,18 @@ class FakeRunner:
         self.kv_ids: dict[int, int] = {}
         self._block_size = block_size
         self._vocab_size = vocab_size
+        self._launched: FakeLaunched | None = None
+        self._results: list[LateResult] = []
         self.num_steps = 0
+        self.num_ahead = 0
         self.max_tokens_in_step = 0
         self.max_rows_in_step = 0
 
-    def execute(self, plan: StepPlan) -> LateResult:
+    def execute(self, plan: StepPlan) -> FakeLaunched:
+        assert self._launched is None or self._launched.is_sampled, (
+            "a step was launched before the last one was sampled"
+        )
+        self.num_ahead += any(not result.was_read for result in self._results)
         updates = plan.block_updates
         self._block_table[updates.rows, updates.columns] = updates.block_ids
         self._bank.update(plan.adapter_copies)
@@ -57,17 +75,34 @@ class FakeRunner:
             tokens[tokens == TOKEN_ON_DEVICE] = self._last_token[row]
             assert (tokens >= 0).all(), "a token that nobody sampled was read"
             slots = self._slots(row, start + length)
-            self._kv[slots[start:]] = tokens + KV_STEP * self.kv_ids.get(
-                adapter, 0
-            )  # as in a layer: all rows write before any reads
+            tokens += KV_STEP * self.kv_ids.get(adapter, 0)
+            self._kv[slots[start:]] = tokens  # as in a layer: all rows write before any reads
             slots_of.append(slots)
             offset += length
-        sampled = [next_token(self._kv[slots_of[i]].tolist(), adapters[i], self._vocab_size) for i in plan.sampled]
-        self._last_token[plan.rows[plan.sampled]] = sampled
         self.num_steps += 1
         self.max_tokens_in_step = max(self.max_tokens_in_step, plan.num_tokens)
         self.max_rows_in_step = max(self.max_rows_in_step, len(plan.rows))
-        return LateResult(StepResult(plan.step_id, np.array(sampled, np.int32)))
+        contexts = [(self._kv[slots_of[i]].tolist(), adapters[i]) for i in plan.sampled]
+        self._launched = FakeLaunched(plan, contexts)
+        return self._launched
+
+    def sample(self, step: FakeLaunched, masks: IntArray | None) -> LateResult:
+        assert step is self._launched, "steps were sampled out of order"
+        assert not step.is_sampled
+        assert (masks is not None) == step.plan.features.has_grammars
+        if masks is not None:
+            assert all(result.was_read for result in self._results), "masks were made of tokens that nobody has read"
+        step.is_sampled = True
+        allowed = [None] * len(step.contexts) if masks is None else [_ids(mask, self._vocab_size) for mask in masks]
+        sampled = [
+            next_token(kv, adapter, self._vocab_size, ids)
+            for (kv, adapter), ids in zip(step.contexts, allowed, strict=True)
+        ]
+        plan = step.plan
+        self._last_token[plan.rows[plan.sampled]] = sampled
+        self._results = [result for result in self._results if not result.was_read]
+        self._results.append(LateResult(StepResult(plan.step_id, np.array(sampled, np.int32))))
+        return self._results[-1]
 
     def check_device(self) -> None:
         pass
@@ -77,9 +112,14 @@ class FakeRunner:
         return self._block_table[row, positions // self._block_size] * self._block_size + positions % self._block_size
 
 
-def next_token(kv: list[int], adapter: int | None, vocab_size: int) -> int:
-    """What the fake model says after tokens whose keys and values are `kv`."""
-    return zlib.crc32(repr((kv, adapter)).encode()) % vocab_size
+def _ids(mask: np.ndarray, vocab_size: int) -> list[int]:
+    return [token_id for token_id in range(vocab_size) if mask[token_id // 32] >> (token_id % 32) & 1]
+
+
+def next_token(kv: list[int], adapter: int | None, vocab_size: int, allowed: Sequence[int] | None = None) -> int:
+    """What the fake model says after tokens whose keys and values are `kv`, if it may say only what is `allowed`."""
+    choices = range(vocab_size) if allowed is None else allowed
+    return choices[zlib.crc32(repr((kv, adapter)).encode()) % len(choices)]
 
 
 def solo_output(
@@ -87,15 +127,20 @@ def solo_output(
     max_tokens: int,
     stop_ids: frozenset[int],
     vocab_size: int,
+    allowed: Callable[[list[int]], Sequence[int]] | None = None,
     *,
     adapter: int | None = None,
     kv_id: int = 0,
 ) -> list[int]:
-    """What the fake model generates for `prompt` alone, computed without any scheduler."""
+    """What the fake model generates for `prompt` alone, computed without any scheduler.
+
+    Args:
+        allowed: the ids that may follow an output.
+    """
     output: list[int] = []
     while len(output) < max_tokens:
         kv = [token + KV_STEP * kv_id for token in prompt + output]
-        output.append(next_token(kv, adapter, vocab_size))
+        output.append(next_token(kv, adapter, vocab_size, None if allowed is None else allowed(output)))
         if output[-1] in stop_ids:
             break
     return output

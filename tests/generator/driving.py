@@ -1,6 +1,6 @@
 """Drives scheduler and runner of a real model in this process, without transport, for tests of numbers."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from services.generator.core.messages import EngineStats, TokenLogprob
 from services.generator.core.plan import StepPlan
@@ -22,28 +22,31 @@ class OfflineEngine:
         """The scheduler's levels and counts."""
         return self._built.scheduler.stats()
 
-    def generate(self, prompts: Sequence[list[int]], **sampling) -> list[list[int]]:
-        """Outputs of `prompts`, all submitted at once; greedy unless `temperature` is given."""
-        params = SamplingParams(**{"temperature": 0.0, **sampling})
-        return self._run([(prompt, params) for prompt in prompts])
+    def generate(
+        self, prompts: Sequence[list[int]], *, each: Sequence[SamplingParams] | None = None, **sampling
+    ) -> list[list[int]]:
+        """Outputs of `prompts`, all submitted at once; greedy unless `temperature` is given.
 
-    def generate_seeds(self, prompt: list[int], seeds: Iterable[int], **sampling) -> list[list[int]]:
-        """Outputs of the same prompt for each seed, all submitted at once."""
-        return self._run([(prompt, SamplingParams(seed=seed, **sampling)) for seed in seeds])
-
-    def _run(self, work: Sequence[tuple[list[int], SamplingParams]]) -> list[list[int]]:
+        Args:
+            each: the parameters of each prompt, instead of `sampling` for all.
+        """
+        params = None if each else SamplingParams(**{"temperature": 0.0, **sampling})
         outputs: dict[int, list[int]] = {}
         self.logprobs, self.prompt_logprobs = {}, {}
         first_id = self._next_id
-        for prompt, params in work:
-            assert self._built.scheduler.submit(Request("test", self._next_id, prompt, params)) is None
+        for prompt in prompts:
+            request = Request("test", self._next_id, prompt, params if each is None else each[len(outputs)])
+            assert self._built.scheduler.submit(request) is None
             outputs[self._next_id] = []
             self._next_id += 1
         while self._built.scheduler.has_work:
             plan = self._built.scheduler.schedule()
-            assert plan is not None
+            if plan is None:
+                self._built.scheduler.wait(1)
+                continue
             self.before_step(plan)
-            result = self._built.runner.execute(plan).result()
+            step = self._built.runner.execute(plan)
+            result = self._built.runner.sample(step, self._built.scheduler.masks(plan)).result()
             for _, event in self._built.scheduler.commit(plan, result):
                 outputs[event.request_id] += event.token_ids
                 index = event.request_id - first_id

@@ -19,6 +19,7 @@ from services.generator.frontend.chat_template import load_chat_template
 from services.generator.frontend.model_card import ModelCard
 from services.generator.frontend.prompts import PromptPreparer
 from services.generator.frontend.sampling import SamplingReader
+from services.generator.frontend.structured import GrammarReader
 from services.generator.metrics import GeneratorMetrics
 from services.generator.settings import GeneratorSettings
 from shared.errors import EngineDeadError, OverloadedError
@@ -51,8 +52,9 @@ class Api:
         metrics = GeneratorMetrics()
         prompts = PromptPreparer(self.tokenizer, load_chat_template(folder), card)
         sampling = SamplingReader(self.tokenizer, card, defaults)
+        grammars = GrammarReader(self.tokenizer, card)
         service = GeneratorService(
-            card, self.tokenizer, prompts, sampling, self.engine, metrics, max_choices=512, **service_options
+            card, self.tokenizer, prompts, sampling, grammars, self.engine, metrics, max_choices=512, **service_options
         )
 
         @asynccontextmanager
@@ -396,7 +398,6 @@ BAD = [
     ("/v1/chat/completions", {**CHAT, "top_logprobs": 2}, "top_logprobs"),
     ("/v1/chat/completions", {**CHAT, "tools": [{"type": "function"}]}, "tools"),
     ("/v1/chat/completions", {**CHAT, "tool_choice": "auto"}, "tool_choice"),
-    ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_object"}}, "response_format"),
     ("/tokenize", {}, "prompt"),
     ("/tokenize", {"prompt": "a", "messages": CHAT["messages"]}, "prompt"),
     ("/tokenize", {"prompt": 5}, "prompt"),

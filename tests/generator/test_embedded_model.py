@@ -1,12 +1,16 @@
 """The embedded model end to end in one process: its known answer, and that company changes nobody's text."""
 
+import json
 import random
 
+import httpx
 import pytest
 
+from services.generator.core.request import SamplingParams
 from services.generator.engine.build import build_model
 from services.generator.frontend.chat_template import load_chat_template
 from services.generator.settings import GeneratorSettings
+from tests.fakes.service_process import ServiceProcess
 from tests.generator.driving import OfflineEngine
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
@@ -72,6 +76,38 @@ def test_draws_depend_on_the_seed_alone(engine, smollm_tokenizer):
     prompt = smollm_tokenizer.encode("The harbour master")
     sampling = {"temperature": 1.0, "top_p": 0.95, "max_tokens": 12}
     alone = [engine.generate([prompt], seed=seed, **sampling)[0] for seed in range(4)]
-    together = engine.generate_seeds(prompt, range(4), **sampling)
-    assert together == alone == engine.generate_seeds(prompt, range(4), **sampling)
+    four = [SamplingParams(seed=seed, **sampling) for seed in range(4)]
+    together = engine.generate([prompt] * 4, each=four)
+    assert together == alone == engine.generate([prompt] * 4, each=four)
     assert len({tuple(output) for output in alone}) == 4
+
+
+def test_a_schema_makes_the_answer_one_that_parses(models_dir, tmp_path):
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "is_capital": {"type": "boolean"}},
+        "required": ["city", "is_capital"],
+        "additionalProperties": False,
+    }
+    body = {
+        "messages": [{"role": "user", "content": "Name the capital of France, as JSON."}],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "city", "schema": schema, "strict": True}},
+        "temperature": 0,
+        "max_tokens": 60,
+    }
+    folder = str(models_dir / "smollm2-135m-instruct")
+    with ServiceProcess("generator", tmp_path / "log", "--model", folder, "--num-threads", "1") as service:
+        service.wait_ready()
+        response = httpx.post(f"{service.url}/v1/chat/completions", json=body, timeout=120)
+        with httpx.stream(
+            "POST", f"{service.url}/v1/chat/completions", json={**body, "stream": True}, timeout=120
+        ) as stream:
+            lines = [line.removeprefix("data: ") for line in stream.iter_lines() if line]
+    (choice,) = response.json()["choices"]
+    answer = json.loads(choice["message"]["content"])
+    assert choice["finish_reason"] == "stop"
+    assert set(answer) == {"city", "is_capital"}
+    assert isinstance(answer["city"], str)
+    assert isinstance(answer["is_capital"], bool)
+    chunks = [json.loads(line)["choices"][0]["delta"].get("content") or "" for line in lines[:-1]]
+    assert "".join(chunks) == choice["message"]["content"]

@@ -100,6 +100,46 @@ def test_any_mixture_of_rows_against_plain_python(seed):
         assert wanted[int(second[index])] == pytest.approx(max(wanted), abs=1e-4)
 
 
+def bit_masks(allowed):
+    """[N, ceil(V / 32)] from the ids that each row may choose."""
+    bits = np.zeros((len(allowed), -(-VOCAB // 32) * 32), np.uint8)
+    for row, ids in enumerate(allowed):
+        bits[row, list(ids)] = 1
+    return torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int32))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_grammar_restricts_what_the_other_changes_leave_and_touches_no_other_row(seed):
+    rng = random.Random(seed)
+    logits = torch.randn(4, VOCAB, generator=torch.Generator().manual_seed(seed)) * 3
+    sequences = [make_sequence(random_params(rng), [1, 2], [3]) for _ in range(4)]
+    without, _ = choose(sequences, logits)
+    allowed = [range(VOCAB), rng.sample(range(VOCAB), 30), range(VOCAB), [rng.randrange(VOCAB)]]
+    features = features_of([s.request.sampling for s in sequences])
+    sampler = Sampler(80, VOCAB, DEVICE)  # the one above has noted what it chose
+    sampler.begin_rows(row_states(sequences, np.arange(4, dtype=np.int32), VOCAB))
+    tokens = sampler(logits, features, torch.arange(4), torch.full((4,), 3), bit_masks(allowed)).tolist()
+    assert [tokens[0], tokens[2]] == [int(without[0]), int(without[2])]
+    wanted = expected_logits(sequences[1].request.sampling, [1, 2], [3], logits[1])
+    best = max(wanted[token] for token in allowed[1])
+    assert tokens[1] in allowed[1]
+    assert wanted[tokens[1]] == pytest.approx(best, abs=1e-4)
+    assert tokens[3] == allowed[3][0]  # whatever the request's own fields say
+
+
+def test_drawn_tokens_of_a_free_row_do_not_depend_on_grammars_beside_it():
+    params = SamplingParams(max_tokens=9, temperature=1.0, seed=11, top_p=0.9)
+    logits = torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(0)).expand(2, VOCAB)
+    features, rows = features_of([params] * 2), torch.arange(2)
+    _, sampler = choose([make_sequence(params, [1])] * 2, logits)
+    for position in range(50):
+        positions = torch.full((2,), position)
+        free = sampler(logits, features, rows, positions)
+        masked = sampler(logits, features, rows, positions, bit_masks([range(VOCAB), [7, 9]]))
+        assert int(masked[0]) == int(free[0])
+        assert int(masked[1]) in (7, 9)
+
+
 def test_a_row_that_begins_anew_remembers_nothing_of_the_one_before():
     heavy = SamplingParams(
         max_tokens=1,
@@ -167,7 +207,8 @@ def test_the_number_of_operations_does_not_depend_on_the_number_of_rows():
         _, sampler = choose(sequences, logits)
         rows, positions = torch.arange(num_rows), torch.full((num_rows,), 4)
         with CountOperations() as counter:
-            tokens = sampler(logits, features_of(params), rows, positions)
+            masks = torch.full((num_rows, -(-VOCAB // 32)), -1, dtype=torch.int32)
+            tokens = sampler(logits, features_of(params), rows, positions, masks)
             logprobs_of(logits, tokens, 3)
         counts.append(counter.count)
     assert len(set(counts)) == 1

@@ -1,21 +1,28 @@
 """The scheduler under random arrivals, aborts, shortages and chunk sizes: right tokens, one end each, nothing lost."""
 
 import random
+from concurrent.futures import Executor, Future
 
 import pytest
+from llguidance import LLMatcher
 
 from services.generator.core.block_keys import BlockKeys
+from services.generator.core.grammar import grammar_threads
 from services.generator.core.messages import EngineReady, StepEvents, Submit
 from services.generator.core.request import FinishReason, Request, SamplingParams
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.engine.loop import EngineLoop
 from services.generator.engine.transport import InMemoryTransport
 from services.generator.scheduler.deadlines import unix_ms
+from services.generator.scheduler.grammars import GrammarManager
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
 from services.generator.scheduler.scheduler import Scheduler
 from tests.fakes.fake_runner import FakeRunner, solo_output
+from tests.fakes.toy_grammar import END, NUM_TOKENS, ToyGrammar, toy_tokenizer
 
-VOCAB = 50
+VOCAB = NUM_TOKENS
+THREADS = grammar_threads(1)
+TOKENIZER = toy_tokenizer()
 
 
 class Engine:
@@ -33,6 +40,7 @@ class Engine:
         cache=True,
         adapters=None,
         clock=unix_ms,
+        threads=THREADS,
     ):
         self.transport = InMemoryTransport(self._on_event)
         limits = SchedulerLimits(max_num_seqs, budget, max_len, VOCAB)
@@ -40,6 +48,7 @@ class Engine:
         self.scheduler = Scheduler(
             limits,
             KVCacheManager(spec, BlockKeys(b"w", "float32", block_size) if cache else None),
+            GrammarManager(TOKENIZER, VOCAB, VOCAB, threads),
             adapters,
             clock=clock,
         )
@@ -49,10 +58,18 @@ class Engine:
         self.outputs: dict[int, list[int]] = {}
         self.ends: dict[int, list[FinishReason]] = {}
         self.requests: dict[int, Request] = {}
+        self.grammars: dict[int, ToyGrammar | str | None] = {}
 
-    def submit(self, prompt, max_tokens, stop_ids=frozenset(), deadline_ms=None, adapter=None):
+    def submit(self, prompt, max_tokens, stop_ids=frozenset(), grammar=None, *, deadline_ms=None, adapter=None):
+        """`grammar` is a ToyGrammar, or the text of one that nobody has to follow."""
         request_id = len(self.requests)
-        sampling = SamplingParams(max_tokens=max_tokens, temperature=0, stop_token_ids=frozenset(stop_ids))
+        self.grammars[request_id] = grammar
+        sampling = SamplingParams(
+            max_tokens=max_tokens,
+            temperature=0,
+            stop_token_ids=frozenset(stop_ids) | (frozenset() if grammar is None else {END}),
+            grammar=grammar.text if isinstance(grammar, ToyGrammar) else grammar,
+        )
         self.requests[request_id] = request = Request(
             "f", request_id, prompt, sampling, deadline_ms=deadline_ms, adapter=adapter
         )
@@ -79,7 +96,9 @@ class Engine:
     def expected(self, request_id):
         request = self.requests[request_id]
         params = request.sampling
-        return solo_output(request.prompt_token_ids, params.max_tokens, params.stop_token_ids, VOCAB)
+        grammar = self.grammars.get(request_id)
+        allowed = grammar.allowed if isinstance(grammar, ToyGrammar) else None
+        return solo_output(request.prompt_token_ids, params.max_tokens, params.stop_token_ids, VOCAB, allowed)
 
     def _on_event(self, _frontend_id, event):
         assert isinstance(event, StepEvents)
@@ -106,6 +125,7 @@ def test_random_runs_give_each_request_its_solo_output_and_one_end(seed):
         cache=rng.random() < 0.8,
     )
     shared = [rng.randrange(VOCAB) for _ in range(max_len)]
+    share_of_grammars = rng.choice([0, 0.3, 1])
     aborted = set()
     for _ in range(rng.randint(1, 25)):
         for _ in range(rng.choice([0, 1, 1, 4])):
@@ -113,7 +133,8 @@ def test_random_runs_give_each_request_its_solo_output_and_one_end(seed):
             num_shared = rng.choice([0, length, rng.randint(0, length)])
             prompt = shared[:num_shared] + [rng.randrange(VOCAB) for _ in range(length - num_shared)]
             stop_ids = rng.sample(range(VOCAB), rng.choice([0, 0, 10]))
-            engine.submit(prompt, rng.randint(1, max_len - length), stop_ids)
+            grammar = ToyGrammar(rng.randint(0, 12), rng.randint(0, 4)) if rng.random() < share_of_grammars else None
+            engine.submit(prompt, rng.randint(1, max_len - length), stop_ids, grammar)
         if engine.requests and rng.random() < 0.3:
             request_id = rng.randrange(len(engine.requests))
             engine.abort(request_id)
@@ -138,7 +159,7 @@ def test_random_runs_give_each_request_its_solo_output_and_one_end(seed):
 
 def test_preemption_happens_in_a_tiny_pool_and_changes_no_output():
     engine = Engine(num_blocks=10, block_size=4, max_num_seqs=4, max_len=40)
-    ids = [engine.submit([n] * 8, 30) for n in range(4)]
+    ids = [engine.submit([n] * 8, 30, grammar=ToyGrammar(25, 4) if n % 2 else None) for n in range(4)]
     engine.drain()
     assert engine.scheduler.stats().num_preemptions > 0
     assert all(engine.outputs[i] == engine.expected(i) for i in ids)
@@ -202,3 +223,66 @@ def test_the_loop_answers_hello_submit_and_abort_over_its_transport():
         engine.loop._obey(frontend_id, command)
     engine.drain()
     assert engine.outputs[0] == engine.expected(0)
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 2, 3])
+def test_steps_with_grammars_are_launched_ahead_too(max_in_flight):
+    engine = Engine(max_in_flight=max_in_flight)
+    grammar = ToyGrammar(20, 0)
+    engine.submit([1, 2], 30, grammar=grammar)
+    engine.drain()
+    assert engine.outputs[0] == engine.expected(0)
+    assert len(engine.outputs[0]) == 21  # the end token is the last one
+    assert engine.ends[0] == [FinishReason.STOP]
+    # All but the first are launched while the one before is not committed; the last of them was for nothing.
+    assert engine.runner.num_ahead == (0 if max_in_flight == 1 else engine.runner.num_steps - 1)
+
+
+def test_max_tokens_cuts_a_grammar_with_reason_length():
+    engine = Engine()
+    engine.submit([1, 2], 5, grammar=ToyGrammar(20, 0))
+    engine.drain()
+    assert (engine.outputs[0], engine.ends[0]) == (engine.expected(0), [FinishReason.LENGTH])
+
+
+def test_a_bad_grammar_ends_its_request_alone_with_an_error():
+    engine = Engine()
+    engine.submit([1, 2], 9)
+    engine.submit([3], 9, grammar=LLMatcher.grammar_from_regex("(A"))
+    engine.drain()
+    assert (engine.outputs[0], engine.ends[0]) == (engine.expected(0), [FinishReason.LENGTH])
+    assert (engine.outputs[1], engine.ends[1]) == ([], [FinishReason.ERROR])
+
+
+class HeldBack(Executor):
+    """Runs nothing until `release`."""
+
+    def __init__(self):
+        self._work = []
+
+    def submit(self, function, /, *args):
+        self._work.append((future := Future(), function, args))
+        return future
+
+    def release(self):
+        for future, function, args in self._work:
+            future.set_result(function(*args))
+
+
+def test_others_run_while_a_grammar_is_compiled_and_an_abort_needs_no_result():
+    threads = HeldBack()
+    engine = Engine(threads=threads)
+    held, left, other = (
+        engine.submit([n], 5, grammar=g) for n, g in ((1, ToyGrammar(3, 0)), (2, ToyGrammar(4, 0)), (3, None))
+    )
+    while not engine.ends[other]:
+        engine.step()
+    assert engine.scheduler.stats().num_waiting == 2
+    engine.step()
+    engine.abort(left)
+    engine.step()
+    assert engine.outputs[held] == []
+    threads.release()
+    engine.drain()
+    assert engine.outputs[held] == engine.expected(held)
+    assert (engine.outputs[other], engine.outputs[left]) == (engine.expected(other), [])

@@ -15,6 +15,7 @@ from services.generator.frontend.generation import Engine, Pieces, TextRules
 from services.generator.frontend.model_card import ModelCard
 from services.generator.frontend.prompts import PromptPreparer
 from services.generator.frontend.sampling import SamplingReader, choices_of, stop_strings
+from services.generator.frontend.structured import GrammarReader
 from services.generator.metrics import GeneratorMetrics
 from shared.contracts.generation import GenerationFields
 from shared.contracts.wire import WireModel
@@ -38,6 +39,7 @@ class GeneratorService:
     tokenizer: Tokenizer
     prompts: PromptPreparer
     sampling: SamplingReader
+    grammars: GrammarReader
     engine: Engine
     metrics: GeneratorMetrics
     max_choices: int
@@ -74,7 +76,8 @@ class GeneratorService:
             raise InvalidRequestError(
                 f"n: {num_choices} answers are asked for, at most {self.max_choices} fit here", param="n"
             )
-        params = self.sampling.read(fields, scores_prompt=scores_prompt)
+        grammar = await self.grammars.read(fields)
+        params = self.sampling.read(fields, scores_prompt=scores_prompt, grammar=grammar)
         work: list[tuple[list[int], SamplingParams]] = []
         for prompt in prompts:
             max_tokens = self.prompts.max_tokens(prompt, fields.output_limit(), default_max_tokens)

@@ -87,6 +87,7 @@ class SamplingFeatures(NamedTuple):
     has_masks: bool
     has_bad_words: bool
     has_min_tokens: bool
+    has_grammars: bool
     num_logprobs: int | None
 
 
@@ -100,6 +101,7 @@ def features_of(params: SamplingParams) -> SamplingFeatures:
         has_masks=params.allowed_token_ids is not None,
         has_bad_words=bool(params.bad_words),
         has_min_tokens=params.min_tokens > 0,
+        has_grammars=params.grammar is not None,
         num_logprobs=params.logprobs,
     )
 

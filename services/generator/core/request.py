@@ -47,6 +47,7 @@ class SamplingParams(msgspec.Struct, frozen=True):
         min_tokens: stop ids cannot be chosen before this many tokens.
         logprobs: how many of the likeliest tokens to report with each token; 0 for the chosen one alone, None for nothing.
         prompt_logprobs: the same for each prompt token but the first.
+        grammar: what the output must match, as llguidance writes it; see `core.grammar`.
     """
 
     max_tokens: int
@@ -65,6 +66,7 @@ class SamplingParams(msgspec.Struct, frozen=True):
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    grammar: str | None = None
 
     @property
     def has_penalties(self) -> bool:

@@ -67,6 +67,11 @@ class Sequence:
         self.features = features_of(self.request.sampling)
 
     @property
+    def key(self) -> tuple[str, int]:
+        """(frontend_id, request_id), which no other sequence has."""
+        return self.request.frontend_id, self.request.request_id
+
+    @property
     def num_tokens(self) -> int:
         """Tokens known or pending; the step that computes the last of them samples the next."""
         return self.num_prompt_tokens + len(self.output_token_ids) + self.num_pending

@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 
 from services.generator.core.block_keys import BlockKeys
+from services.generator.core.end_tokens import read_end_token_ids
+from services.generator.core.grammar import GrammarsUnsupportedError, grammar_threads, make_grammar_tokenizer
 from services.generator.core.messages import EngineReady
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.engine.loop import EngineLoop
@@ -16,17 +18,25 @@ from services.generator.engine.memory_budget import memory_budget
 from services.generator.engine.transport import ZmqTransport
 from services.generator.engine.weights_digest import weights_digest
 from services.generator.runner.kv_cache_pool import KVCachePool, kv_bytes_per_block
-from services.generator.runner.model_runner import ModelRunner
+from services.generator.runner.model_runner import LaunchedStep, ModelRunner
+from services.generator.scheduler.grammars import GrammarManager
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
 from services.generator.scheduler.scheduler import Scheduler
 from services.generator.settings import GeneratorSettings
 from shared.modeling.config import DecoderConfig, read_decoder_config
 from shared.modeling.decoder_loader import load_decoder
 from shared.observability.logging import get_logger
-from shared.settings.errors import StartError
+from shared.settings.errors import ModelFolderError, StartError
 from shared.settings.model_folder import find_model_folder, read_json
+from shared.text.tokenizer import Tokenizer
 
 log = get_logger(__name__)
+
+
+MAX_IN_FLIGHT_CPU = 1
+MAX_IN_FLIGHT_ACCELERATOR = 2
+"""Steps between launch and commit. On an accelerator the next step is launched while the last one runs; on a CPU a launch is
+the step itself, so that a second one would only make the tokens of the first wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +46,10 @@ class BuiltModel:
     scheduler: Scheduler
     runner: ModelRunner
     ready: EngineReady
+    max_in_flight: int
 
 
-def build_engine(settings: GeneratorSettings, num_threads: int, *, address: str) -> EngineLoop:
+def build_engine(settings: GeneratorSettings, num_threads: int, *, address: str) -> EngineLoop[LaunchedStep]:
     """The engine loop of the engine process, its model loaded.
 
     Raises:
@@ -46,7 +57,9 @@ def build_engine(settings: GeneratorSettings, num_threads: int, *, address: str)
     """
     torch.set_num_threads(num_threads)
     built = build_model(settings)
-    return EngineLoop(built.scheduler, built.runner, ZmqTransport(address), built.ready, max_in_flight=1)
+    return EngineLoop(
+        built.scheduler, built.runner, ZmqTransport(address), built.ready, max_in_flight=built.max_in_flight
+    )
 
 
 def build_model(settings: GeneratorSettings) -> BuiltModel:
@@ -64,14 +77,26 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     log.info("memory_budget", **budget.in_gib(), kv_blocks=spec.num_blocks, kv_tokens=spec.num_tokens)
     keys = _block_keys(folder, dtype, spec) if settings.enable_prefix_caching else None
     return BuiltModel(
-        scheduler=Scheduler(limits, KVCacheManager(spec, keys)),
+        scheduler=Scheduler(limits, KVCacheManager(spec, keys), _grammars(folder, limits)),
         runner=ModelRunner(config, weights, pool, spec, limits),
         ready=EngineReady(limits.max_model_len, spec.num_blocks, spec.block_size),
+        max_in_flight=MAX_IN_FLIGHT_CPU if device.type == "cpu" else MAX_IN_FLIGHT_ACCELERATOR,
     )
 
 
 def _block_keys(folder: Path, dtype: torch.dtype, spec: KVCacheSpec) -> BlockKeys:
     return BlockKeys(weights_digest(folder), str(dtype), spec.block_size)
+
+
+def _grammars(folder: Path, limits: SchedulerLimits) -> GrammarManager | None:
+    """None where the model's files do not allow it; the API process finds the same and refuses requests with a grammar."""
+    try:
+        tokenizer = Tokenizer(folder)
+        tokens = make_grammar_tokenizer(tokenizer, read_end_token_ids(folder))
+    except (ModelFolderError, GrammarsUnsupportedError) as error:
+        log.warning("no_structured_output", reason=str(error))
+        return None
+    return GrammarManager(tokens, tokenizer.vocab_size, limits.vocab_size, grammar_threads(1))
 
 
 def _limits(settings: GeneratorSettings, config: DecoderConfig) -> SchedulerLimits:

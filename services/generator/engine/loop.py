@@ -1,11 +1,12 @@
 """Turns the crank: take commands, make a plan, run it, commit the oldest plan in flight, tell the API processes.
 
 One thread runs it and owns everything below. With `max_in_flight` 2 the next step is planned and launched while the last one
-runs on the device; with 1 a step is committed before the next is planned.
+runs on the device; with 1 a step is committed before the next is planned. A step with grammars is launched as early as any, from
+the token that is still on the device; only its sampling waits for the step before, and the masks are made while it runs.
 """
 
 from collections import deque
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from services.generator.core.messages import (
     PROTOCOL_VERSION,
@@ -20,13 +21,17 @@ from services.generator.core.messages import (
     Submit,
     TokenEvent,
 )
-from services.generator.core.plan import StepPlan, StepResult
+from services.generator.core.plan import IntArray, StepPlan, StepResult
 from services.generator.core.request import FinishReason
 from services.generator.engine.transport import EngineTransport
 from services.generator.scheduler.scheduler import Scheduler, group_by_frontend
 from shared.observability.logging import get_logger
 
 log = get_logger(__name__)
+PREPARING_S = 0.005
+"""How long commands may wait while all that there is to run is still being prepared."""
+
+Launched = TypeVar("Launched")
 
 
 MAX_FAILURES_IN_A_ROW = 32
@@ -37,18 +42,22 @@ IDLE_S = 1.0
 
 
 class RunningStep(Protocol):
-    """A step that was launched."""
+    """A step whose tokens were chosen, or will be."""
 
     def result(self) -> StepResult:
         """Wait for the sampled ids."""
         ...
 
 
-class Runner(Protocol):
-    """Executes plans in order; the production class is `runner.ModelRunner`."""
+class Runner(Protocol[Launched]):
+    """Executes plans in order; the production class is `runner.ModelRunner`. Neither call waits for the device."""
 
-    def execute(self, plan: StepPlan) -> RunningStep:
-        """Launch a step; does not wait for the device."""
+    def execute(self, plan: StepPlan) -> Launched:
+        """Launch a step up to its logits."""
+        ...
+
+    def sample(self, step: Launched, masks: IntArray | None) -> RunningStep:
+        """Choose its tokens, among those of `masks` [N, ceil(V / 32)] if there are any; before the next step is launched."""
         ...
 
     def check_device(self) -> None:
@@ -56,13 +65,13 @@ class Runner(Protocol):
         ...
 
 
-class EngineLoop:
+class EngineLoop(Generic[Launched]):
     """The engine's only thread of control."""
 
     def __init__(
         self,
         scheduler: Scheduler,
-        runner: Runner,
+        runner: Runner[Launched],
         transport: EngineTransport,
         ready: EngineReady,
         *,
@@ -104,24 +113,38 @@ class EngineLoop:
         plan = self._scheduler.schedule()
         if plan is not None:
             self._launch(plan)
+        elif not self._in_flight:
+            self._scheduler.wait(PREPARING_S)
         if self._in_flight and (plan is None or len(self._in_flight) >= self._max_in_flight):
             self._commit_oldest()
 
     def _launch(self, plan: StepPlan) -> None:
         try:
-            self._in_flight.append((plan, self._runner.execute(plan)))
+            launched = self._runner.execute(plan)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the requests that are not at fault
             self._recover(error)
+            return
+        if plan.features.has_grammars:
+            while self._in_flight:  # the masks depend on the tokens of every step before
+                if not self._commit_oldest():
+                    return
+        masks = self._scheduler.masks(plan)
+        try:
+            self._in_flight.append((plan, self._runner.sample(launched, masks)))
+        except Exception as error:  # noqa: BLE001 - the same
+            self._recover(error)
 
-    def _commit_oldest(self) -> None:
+    def _commit_oldest(self) -> bool:
+        """Record the oldest step in flight; answers False where it failed, and with it all plans in flight."""
         plan, running = self._in_flight.popleft()
         try:
             result = running.result()
         except Exception as error:  # noqa: BLE001 - the same: a device reports late
             self._recover(error)
-            return
+            return False
         self._num_failures = 0
         self._publish(group_by_frontend(self._scheduler.commit(plan, result)))
+        return True
 
     def _recover(self, error: Exception) -> None:
         """A step failed: whose fault it is, the scheduler finds out, unless it is the device's."""

@@ -162,7 +162,9 @@ class _ChoiceText:
     def _last_piece(self, event: TokenEvent) -> TextPiece:
         reason = event.finish_reason
         if reason is FinishReason.ERROR:
-            raise InvalidRequestError("The engine cannot run this request: it does not fit into the KV cache")
+            raise InvalidRequestError(
+                "The engine cannot run this request: it does not fit into the KV cache, or its grammar is too complex"
+            )
         if reason is FinishReason.DEADLINE:
             raise DeadlineExceededError("The deadline of the request passed before it was started")
         if reason is FinishReason.FAILED:

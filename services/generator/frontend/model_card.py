@@ -6,8 +6,8 @@ Made once at start by `app.py`, read by the routes.
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from services.generator.core.end_tokens import read_end_token_ids
 from shared.contracts.models import ModelEntry
 from shared.errors import ModelNotFoundError
 from shared.settings.model_folder import read_json
@@ -40,19 +40,10 @@ def read_model_card(folder: Path, name: str, max_model_len: int | None, num_toke
         num_token_ids: ids of the tokenizer, which may be more than the model has rows for.
     """
     config = read_json(folder / "config.json")
-    path = folder / "generation_config.json"
-    generation = read_json(path) if path.is_file() else {}
-    eos = generation.get("eos_token_id", config.get("eos_token_id"))
     return ModelCard(
         name=name,
         max_model_len=max_model_len or int(config.get("max_position_embeddings") or 2048),
         vocab_size=min(num_token_ids, int(config.get("vocab_size") or num_token_ids)),
-        eos_token_ids=frozenset(_ids(eos)),
+        eos_token_ids=read_end_token_ids(folder),
         created=int(time.time()),
     )
-
-
-def _ids(value: Any) -> list[int]:
-    if value is None:
-        return []
-    return [int(item) for item in value] if isinstance(value, list) else [int(value)]

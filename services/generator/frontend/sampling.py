@@ -41,11 +41,12 @@ class SamplingReader:
         self._vocab_size = card.vocab_size
         self._eos_token_ids = card.eos_token_ids
 
-    def read(self, fields: GenerationFields, *, scores_prompt: bool) -> SamplingParams:
+    def read(self, fields: GenerationFields, *, scores_prompt: bool, grammar: str | None = None) -> SamplingParams:
         """Parameters of the request but for its output limit, which depends on the prompt; see `choices_of`.
 
         Args:
             scores_prompt: whether log-probabilities of the prompt are wanted too.
+            grammar: what the answer must match, see `frontend.structured`.
         Raises:
             InvalidRequestError: an id is not in the vocabulary, a list is too long or nothing could be chosen; names the field.
         """
@@ -75,6 +76,7 @@ class SamplingReader:
             min_tokens=fields.min_tokens or 0,
             logprobs=fields.num_logprobs(),
             prompt_logprobs=fields.num_logprobs() if scores_prompt else None,
+            grammar=grammar,
         )
 
     def stop_token_ids(self, fields: GenerationFields) -> frozenset[int]:

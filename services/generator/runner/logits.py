@@ -33,11 +33,11 @@ def add_bias(logits: Tensor, tables: SamplingTables, rows: Tensor) -> Tensor:
     return logits.scatter_add(1, tables.bias_ids[rows], tables.bias_values[rows])
 
 
-def mask_allowed(logits: Tensor, tables: SamplingTables, rows: Tensor) -> Tensor:
-    """Exclude all ids whose bit in the row's mask is not set."""
+def mask_allowed(logits: Tensor, masks: Tensor) -> Tensor:
+    """Exclude all ids whose bit in the row's mask, of `masks` [N, ceil(V / 32)] int32, is not set."""
     shifts = torch.arange(MASK_BITS, dtype=torch.int32, device=logits.device)
-    bits = (tables.allowed[rows][:, :, None] >> shifts) & 1  # [N, ceil(V / 32), 32]
-    return logits.masked_fill(bits.view(len(rows), -1)[:, : logits.shape[1]] == 0, _NEVER)
+    bits = (masks[:, :, None] >> shifts) & 1  # [N, ceil(V / 32), 32]
+    return logits.masked_fill(bits.view(len(masks), -1)[:, : logits.shape[1]] == 0, _NEVER)
 
 
 def mask_bad_words(logits: Tensor, tables: SamplingTables, rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Executes StepPlans on the device: inputs, forward pass, logits, sampling.
+"""Executes StepPlans on the device: inputs, forward pass and logits in one launch, sampling in another.
 
 Called by the engine loop, which owns the order of steps. Owns all device tensors; decides nothing.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.generator.core.plan import StepPlan, StepResult
+from services.generator.core.plan import IntArray, StepPlan, StepResult
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.layers.attention import attend
 from services.generator.layers.forward_batch import ForwardBatch
@@ -26,7 +26,18 @@ SCORED_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class LaunchedStep:
-    """A step on its way; its tensors live on the device."""
+    """A step whose forward pass is on its way; `logits` [N, V] fp32, `rows` and `positions` [N] of the tokens to choose."""
+
+    plan: StepPlan
+    logits: Tensor
+    rows: Tensor
+    positions: Tensor
+    prompt_logprobs: Logprobs | None
+
+
+@dataclass(frozen=True, slots=True)
+class SampledStep:
+    """A step whose tokens are chosen, or will be; its tensors live on the device."""
 
     step_id: int
     token_ids: Tensor
@@ -92,17 +103,28 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> LaunchedStep:
-        """Run one step; the sampled ids are also kept on the device for the next one."""
+        """Launch a step up to its logits."""
         batch = self.prepare(plan)
         hidden = self.forward(batch)
         logits = self.logits(hidden[batch.logits_index])
         rows = torch.from_numpy(plan.rows[plan.sampled]).to(logits.device, torch.int64)
         positions = batch.positions[batch.logits_index] + 1
-        token_ids = self._sampler(logits, plan.features, rows, positions)
-        self._tables.last_token[rows] = token_ids
-        num_top = plan.features.num_logprobs
-        logprobs = None if num_top is None else logprobs_of(logits, token_ids, num_top)
-        return LaunchedStep(plan.step_id, token_ids, logprobs, self._score_prompt(plan, hidden))
+        return LaunchedStep(plan, logits, rows, positions, self._score_prompt(plan, hidden))
+
+    @torch.inference_mode()
+    def sample(self, step: LaunchedStep, masks: IntArray | None) -> SampledStep:
+        """Choose a launched step's tokens; they are also kept on the device for the next one.
+
+        Args:
+            masks: [N, ceil(V / 32)] bit masks of the ids that each row may choose, or None where no row is restricted so.
+        """
+        features = step.plan.features
+        on_device = None if masks is None else torch.from_numpy(masks).to(step.logits.device, non_blocking=True)
+        token_ids = self._sampler(step.logits, features, step.rows, step.positions, on_device)
+        self._tables.last_token[step.rows] = token_ids
+        num_top = features.num_logprobs
+        logprobs = None if num_top is None else logprobs_of(step.logits, token_ids, num_top)
+        return SampledStep(step.plan.step_id, token_ids, logprobs, step.prompt_logprobs)
 
     def check_device(self) -> None:
         """Raise where the device takes no work any more: after most errors of a GPU every further call fails too."""

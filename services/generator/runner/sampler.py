@@ -38,7 +38,9 @@ class Sampler:
         """Take the parameters of rows that begin."""
         self._tables.apply(new)
 
-    def __call__(self, logits: Tensor, features: SamplingFeatures, rows: Tensor, positions: Tensor) -> Tensor:
+    def __call__(
+        self, logits: Tensor, features: SamplingFeatures, rows: Tensor, positions: Tensor, masks: Tensor | None = None
+    ) -> Tensor:
         """One token for each row.
 
         Args:
@@ -46,10 +48,13 @@ class Sampler:
             features: what the rows need, their union.
             rows: [N] int64, state row of each.
             positions: [N] int64, of the tokens to choose.
+            masks: [N, ceil(V / 32)] int32, the ids that grammars allow; None where no row has one.
         Returns:
             [N] int64.
         """
         tables = self._tables
+        if masks is not None:
+            logits = mask_allowed(logits, masks)  # before the rest, so that the way out below leads to no other id
         changed = self._change(logits, features, rows, positions)
         if changed is not logits:
             # Where the constraints of a request leave nothing, the model's own choice is better than token 0.
@@ -73,7 +78,7 @@ class Sampler:
         if features.has_bias:
             logits = add_bias(logits, tables, rows)
         if features.has_masks:
-            logits = mask_allowed(logits, tables, rows)
+            logits = mask_allowed(logits, tables.allowed[rows])
         if features.has_bad_words:
             logits = mask_bad_words(logits, tables, rows)
         if features.has_min_tokens:

@@ -26,6 +26,7 @@ def union(features: Iterable[SamplingFeatures]) -> SamplingFeatures:
         has_masks=any(kind.has_masks for kind in kinds),
         has_bad_words=any(kind.has_bad_words for kind in kinds),
         has_min_tokens=any(kind.has_min_tokens for kind in kinds),
+        has_grammars=any(kind.has_grammars for kind in kinds),
         num_logprobs=max((kind.num_logprobs for kind in kinds if kind.num_logprobs is not None), default=None),
     )
 

@@ -10,25 +10,25 @@ from collections.abc import Iterable
 
 from services.generator.core.block_keys import PrefixSalt
 from services.generator.core.messages import EngineStats, TokenEvent, TokenLogprob
-from services.generator.core.plan import StepPlan, StepResult
+from services.generator.core.plan import IntArray, StepPlan, StepResult
 from services.generator.core.request import FinishReason, Request
 from services.generator.core.sequence import Sequence, SequenceStatus
 from services.generator.core.specs import SchedulerLimits
 from services.generator.scheduler.adapter_registry import AdapterRegistry
 from services.generator.scheduler.deadlines import Clock, Deadlines, unix_ms
+from services.generator.scheduler.grammars import GrammarManager, RequestKey
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
 from services.generator.scheduler.logprobs import prompt_logprobs, token_logprob
 from services.generator.scheduler.plan_builder import BuiltPlan, PlanBuilder
 from shared.errors import InternalError
-
-RequestKey = tuple[str, int]
-"""(frontend_id, request_id)"""
 
 
 class Scheduler:
     """Owns all sequences and their queues.
 
     Args:
+        grammars: None where the model cannot follow any.
+        adapters: None where there is no bank.
         max_adapter_wait_ms: how long a sequence waits for a slot of the bank before others are preempted for it.
         clock: what deadlines and waits are measured with.
     """
@@ -37,6 +37,7 @@ class Scheduler:
         self,
         limits: SchedulerLimits,
         kv_cache: KVCacheManager,
+        grammars: GrammarManager | None = None,
         adapters: AdapterRegistry | None = None,
         *,
         max_adapter_wait_ms: int = 5_000,
@@ -44,10 +45,12 @@ class Scheduler:
     ) -> None:
         self._limits = limits
         self._kv_cache = kv_cache
+        self._grammars = grammars
         self._adapters = adapters or AdapterRegistry(0)
         self._max_adapter_wait_ms = max_adapter_wait_ms
         self._clock = clock
         self._sequences: dict[RequestKey, Sequence] = {}
+        self._preparing: list[Sequence] = []
         self._waiting: deque[Sequence] = deque()
         self._deadlines = Deadlines(clock)
         self._running: list[Sequence] = []
@@ -73,13 +76,20 @@ class Scheduler:
         adapter = None if request.adapter is None else self._adapters.find(request.adapter)
         if adapter is None and request.adapter is not None:
             return FinishReason.NO_ADAPTER
+        grammar = request.sampling.grammar
+        if grammar is not None and self._grammars is None:
+            return FinishReason.ERROR
         kv_digest = None if adapter is None else adapter.kv_digest
         sequence = Sequence(request, adapter=adapter, salt=PrefixSalt(kv_digest, request.cache_salt))
         if adapter is not None:
             self._adapters.lease(adapter)
             sequence.waiting_since_ms = self._clock()
         self._sequences[key] = sequence
-        self._waiting.append(sequence)
+        if grammar is not None and self._grammars is not None:
+            self._grammars.begin(key, grammar)
+            self._preparing.append(sequence)
+        else:
+            self._waiting.append(sequence)
         self._deadlines.note(request)
         return None
 
@@ -88,16 +98,15 @@ class Scheduler:
         sequence = self._sequences.get(key)
         if sequence is None:
             return False
-        if sequence.status in (SequenceStatus.WAITING, SequenceStatus.PREEMPTED):
-            self._waiting.remove(sequence)
+        self._drop_from_queues(sequence)
         self._finish(sequence)
         return True
 
     def shed(self) -> list[tuple[str, TokenEvent]]:
         """End the requests that were not started before their deadline; answers (frontend_id, event) for each."""
         events = []
-        for sequence in self._deadlines.past(self._waiting):
-            self._waiting.remove(sequence)
+        for sequence in self._deadlines.past([*self._waiting, *self._preparing]):
+            self._drop_from_queues(sequence)
             self._finish(sequence)
             event = TokenEvent(sequence.request.request_id, [], FinishReason.DEADLINE)
             events.append((sequence.request.frontend_id, event))
@@ -105,6 +114,7 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """The next step, or None where nothing can run before the steps in flight are committed."""
+        self._queue_prepared()
         builder = PlanBuilder(self._next_step_id, self._limits.vocab_size)
         if self._suspects:
             self._schedule_suspect(builder)
@@ -122,6 +132,23 @@ class Scheduler:
         self._in_flight.append(built)
         self._next_step_id += 1
         return built.plan
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until something can run that could not before, where nothing can and nothing is in flight."""
+        if self._grammars is not None and self._preparing:
+            self._grammars.wait(timeout_s)
+
+    def masks(self, plan: StepPlan) -> IntArray | None:
+        """Bit masks [N, ceil(V / 32)] of the ids that the step may sample, or None where all may be.
+
+        Every step before `plan` must be committed where it has rows with grammars: what they allow depends on the tokens so far.
+        """
+        if self._grammars is None or not plan.features.has_grammars:
+            return None
+        built = self._in_flight[0]
+        if built.plan.step_id != plan.step_id:
+            raise InternalError("masks were asked for before earlier steps were committed; this is a bug")
+        return self._grammars.masks([_grammar_key(sequence) for sequence in built.sampled])
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[tuple[str, TokenEvent]]:
         """Record what a step sampled; answers (frontend_id, event) for every sequence that moved.
@@ -175,7 +202,7 @@ class Scheduler:
         """Levels for the metrics."""
         return EngineStats(
             num_running=len(self._running),
-            num_waiting=len(self._waiting),
+            num_waiting=len(self._waiting) + len(self._preparing),
             num_used_blocks=self._kv_cache.num_used_blocks,
             num_preemptions=self._num_preemptions,
             num_prefix_queried_tokens=self._kv_cache.num_queried_tokens,
@@ -194,10 +221,20 @@ class Scheduler:
         rows = [s.row for s in holders.values() if s.row is not None]
         if sorted([*rows, *self._free_rows]) != list(range(self._limits.max_num_seqs)):
             raise InternalError("a row is lost or held twice; this is a bug")
-        if len(self._running) + len(self._waiting) != len(self._sequences):
+        if len(self._running) + len(self._waiting) + len(self._preparing) != len(self._sequences):
             raise InternalError("a sequence is in no queue or in two; this is a bug")
+        if self._grammars is not None:
+            self._grammars.check_integrity([key for s in self._sequences.values() if (key := _grammar_key(s))])
 
     # --- choosing ---
+
+    def _queue_prepared(self) -> None:
+        """Let those wait for a row whose grammars are compiled by now."""
+        if self._grammars is None or not self._preparing:
+            return
+        ready = [sequence for sequence in self._preparing if self._grammars.is_ready(sequence.key)]
+        self._waiting.extend(ready)
+        self._preparing = [sequence for sequence in self._preparing if sequence not in ready]
 
     def _schedule_suspect(self, builder: PlanBuilder) -> None:
         """Plan the next of the sequences that were in a failed step, alone in its step and in flight."""
@@ -319,6 +356,10 @@ class Scheduler:
     def _record(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> TokenEvent:
         """Append a committed token and end the sequence if it was the last."""
         sequence.num_pending -= 1
+        if not self._fits_grammar(sequence, token_id):
+            self._drop_from_queues(sequence)
+            self._finish(sequence)
+            return TokenEvent(sequence.request.request_id, [], FinishReason.ERROR)
         sequence.output_token_ids.append(token_id)
         self._clear_suspicion(sequence)
         reason = _stop_reason(sequence, token_id)
@@ -331,8 +372,14 @@ class Scheduler:
         logprobs = None if logprob is None else [logprob]
         return TokenEvent(sequence.request.request_id, [token_id], reason, num_cached, logprobs)
 
+    def _fits_grammar(self, sequence: Sequence, token_id: int) -> bool:
+        key = _grammar_key(sequence)
+        return key is None or self._grammars is None or self._grammars.accept(key, token_id)
+
     def _drop_from_queues(self, sequence: Sequence) -> None:
-        if sequence.status is SequenceStatus.PREEMPTED:
+        if sequence in self._preparing:
+            self._preparing.remove(sequence)
+        elif sequence.status in (SequenceStatus.WAITING, SequenceStatus.PREEMPTED):
             self._waiting.remove(sequence)
 
     def _clear_suspicion(self, sequence: Sequence) -> None:
@@ -346,7 +393,9 @@ class Scheduler:
         if sequence.adapter is not None:
             self._adapters.release(sequence.adapter)
         sequence.status = SequenceStatus.FINISHED
-        del self._sequences[sequence.request.frontend_id, sequence.request.request_id]
+        del self._sequences[sequence.key]
+        if self._grammars is not None:
+            self._grammars.end(sequence.key)
         if sequence not in self._retiring:
             self._retire(sequence)
 
@@ -367,6 +416,12 @@ class Scheduler:
                 self._free_rows.append(sequence.row)
                 sequence.row = None
         self._retiring = kept
+
+
+def _grammar_key(sequence: Sequence) -> RequestKey | None:
+    """Its key in the ledger of grammars, or None where it has none there."""
+    has_grammar = sequence.request.sampling.grammar is not None and sequence.status is not SequenceStatus.FINISHED
+    return sequence.key if has_grammar else None
 
 
 def _stop_reason(sequence: Sequence, token_id: int) -> FinishReason | None:
