@@ -254,6 +254,16 @@ def test_a_bad_grammar_ends_its_request_alone_with_an_error():
     assert (engine.outputs[1], engine.ends[1]) == ([], [FinishReason.ERROR])
 
 
+def test_a_grammar_that_becomes_too_complex_ends_its_request_alone_with_an_error():
+    engine = Engine()
+    engine.submit([1, 2], 9)
+    engine.submit([3], 9, grammar=LLMatcher.grammar_from_regex("[B-D]{3}A{1000000000}"))
+    engine.drain()
+    assert (engine.outputs[0], engine.ends[0]) == (engine.expected(0), [FinishReason.LENGTH])
+    assert 0 < len(engine.outputs[1]) <= 4
+    assert engine.ends[1] == [FinishReason.ERROR]
+
+
 class HeldBack(Executor):
     """Runs nothing until `release`."""
 

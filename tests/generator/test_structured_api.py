@@ -89,6 +89,7 @@ BAD = [
     (of_kind(regex="(a"), "structured_outputs.regex"),
     (of_kind(regex="a(?=b)"), "structured_outputs.regex"),
     (of_kind(regex=""), "structured_outputs.regex"),
+    (of_kind(regex="a{1000000000}"), "structured_outputs.regex"),
     (of_kind(choice=[]), "structured_outputs.choice"),
     (of_kind(choice=[""]), "structured_outputs.choice.0"),
     (of_kind(choice="a"), "structured_outputs.choice"),

@@ -108,10 +108,13 @@ class GrammarReader:
 
 
 def _check(tokens: LLTokenizer, grammar: str) -> str:
-    """Compile a grammar and take its first step."""
+    """Compile a grammar and take a first step, at which those that are too complex most often fail."""
     matcher = compile_grammar(tokens, grammar)
     if not matcher.is_error():
-        matcher.compute_bitmask()
+        mask = int.from_bytes(matcher.compute_bitmask(), "little")
+        lowest_bit = mask & -mask
+        if lowest_bit:
+            matcher.consume_token(lowest_bit.bit_length() - 1)
     return matcher.get_error().strip()[:_MAX_MESSAGE]
 
 
