@@ -72,7 +72,9 @@ def test_random_deadlines_give_each_request_one_end_and_a_whole_answer_or_none(c
     for _ in range(20):
         for _ in range(rng.choice([0, 1, 3])):
             deadline_ms = rng.choice([None, clock.now_ms + rng.randint(-5, 200)])
-            engine.submit([rng.randrange(50) for _ in range(rng.randint(1, 12))], rng.randint(1, 20), (), deadline_ms)
+            engine.submit(
+                [rng.randrange(50) for _ in range(rng.randint(1, 12))], rng.randint(1, 20), deadline_ms=deadline_ms
+            )
         clock.now_ms += rng.randint(0, 40)
         engine.step()
     engine.drain()

@@ -20,11 +20,12 @@ from services.generator.scheduler.grammars import GrammarManager, RequestKey
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
 from services.generator.scheduler.logprobs import prompt_logprobs, token_logprob
 from services.generator.scheduler.plan_builder import BuiltPlan, PlanBuilder
+from services.generator.scheduler.sequence_queues import SequenceQueues, grammar_key
 from shared.errors import InternalError
 
 
 class Scheduler:
-    """Owns all sequences and their queues.
+    """Decides for the sequences of one engine.
 
     Args:
         grammars: None where the model cannot follow any.
@@ -49,79 +50,61 @@ class Scheduler:
         self._adapters = adapters or AdapterRegistry(0)
         self._max_adapter_wait_ms = max_adapter_wait_ms
         self._clock = clock
-        self._sequences: dict[RequestKey, Sequence] = {}
-        self._preparing: list[Sequence] = []
-        self._waiting: deque[Sequence] = deque()
+        self._queues = SequenceQueues(limits.max_num_seqs, kv_cache, grammars, self._adapters, clock)
         self._deadlines = Deadlines(clock)
-        self._running: list[Sequence] = []
-        self._retiring: list[Sequence] = []
-        self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
         self._in_flight: deque[BuiltPlan] = deque()
-        self._suspects: deque[Sequence] = deque()
         self._next_step_id = 0
-        self._num_preemptions = 0
 
     @property
     def has_work(self) -> bool:
         """Whether some sequence is not finished, or something planned is not committed."""
-        return bool(self._sequences or self._in_flight)
+        return len(self._queues) > 0 or len(self._in_flight) > 0
 
     def submit(self, request: Request) -> FinishReason | None:
         """Queue a request; answers a reason where it can never run, and None where it waits."""
         num_tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         key = (request.frontend_id, request.request_id)
         is_possible = len(request.prompt_token_ids) > 0 and num_tokens <= self._limits.max_model_len
-        if not is_possible or key in self._sequences or not self._kv_cache.can_hold(num_tokens):
+        if not is_possible or self._queues.find(key) is not None or not self._kv_cache.can_hold(num_tokens):
             return FinishReason.ERROR
         adapter = None if request.adapter is None else self._adapters.find(request.adapter)
         if adapter is None and request.adapter is not None:
             return FinishReason.NO_ADAPTER
-        grammar = request.sampling.grammar
-        if grammar is not None and self._grammars is None:
+        if request.sampling.grammar is not None and self._grammars is None:
             return FinishReason.ERROR
         kv_digest = None if adapter is None else adapter.kv_digest
         sequence = Sequence(request, adapter=adapter, salt=PrefixSalt(kv_digest, request.cache_salt))
-        if adapter is not None:
-            self._adapters.lease(adapter)
-            sequence.waiting_since_ms = self._clock()
-        self._sequences[key] = sequence
-        if grammar is not None and self._grammars is not None:
-            self._grammars.begin(key, grammar)
-            self._preparing.append(sequence)
-        else:
-            self._waiting.append(sequence)
+        self._queues.accept(sequence)
         self._deadlines.note(request)
         return None
 
     def abort(self, key: RequestKey) -> bool:
         """End a request early; answers whether it was still there."""
-        sequence = self._sequences.get(key)
+        sequence = self._queues.find(key)
         if sequence is None:
             return False
-        self._drop_from_queues(sequence)
-        self._finish(sequence)
+        self._queues.finish(sequence)
         return True
 
     def shed(self) -> list[tuple[str, TokenEvent]]:
         """End the requests that were not started before their deadline; answers (frontend_id, event) for each."""
         events = []
-        for sequence in self._deadlines.past([*self._waiting, *self._preparing]):
-            self._drop_from_queues(sequence)
-            self._finish(sequence)
+        for sequence in self._deadlines.past(self._queues.unstarted):
+            self._queues.finish(sequence)
             event = TokenEvent(sequence.request.request_id, [], FinishReason.DEADLINE)
             events.append((sequence.request.frontend_id, event))
         return events
 
     def schedule(self) -> StepPlan | None:
         """The next step, or None where nothing can run before the steps in flight are committed."""
-        self._queue_prepared()
+        self._queues.queue_prepared()
         builder = PlanBuilder(self._next_step_id, self._limits.vocab_size)
-        if self._suspects:
+        if self._queues.suspects:
             self._schedule_suspect(builder)
         else:
             self._make_room_for_adapters()
             budget = self._limits.max_num_batched_tokens
-            budget, has_shortage = self._schedule_running(builder, list(self._running), budget)
+            budget, has_shortage = self._schedule_running(builder, list(self._queues.running), budget)
             if not has_shortage:
                 self._admit(builder, budget)
         if builder.is_empty:
@@ -135,7 +118,7 @@ class Scheduler:
 
     def wait(self, timeout_s: float) -> None:
         """Wait until something can run that could not before, where nothing can and nothing is in flight."""
-        if self._grammars is not None and self._preparing:
+        if self._grammars is not None and self._queues.is_preparing:
             self._grammars.wait(timeout_s)
 
     def masks(self, plan: StepPlan) -> IntArray | None:
@@ -148,7 +131,7 @@ class Scheduler:
         built = self._in_flight[0]
         if built.plan.step_id != plan.step_id:
             raise InternalError("masks were asked for before earlier steps were committed; this is a bug")
-        return self._grammars.masks([_grammar_key(sequence) for sequence in built.sampled])
+        return self._grammars.masks([grammar_key(sequence) for sequence in built.sampled])
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[tuple[str, TokenEvent]]:
         """Record what a step sampled; answers (frontend_id, event) for every sequence that moved.
@@ -169,7 +152,7 @@ class Scheduler:
             logprob = None if result.logprobs is None else token_logprob(sequence.request, result.logprobs, index)
             event = self._record(sequence, token_id, logprob)
             events.append((sequence.request.frontend_id, event))
-        self._release_retired()
+        self._queues.release_retired(built.plan.step_id + 1)
         return events
 
     def recover(self) -> list[tuple[str, TokenEvent]]:
@@ -186,25 +169,24 @@ class Scheduler:
                 sequence.num_scored_tokens -= num_scored
         self._in_flight.clear()
         self._kv_cache.reset_cache()
-        for sequence in reversed(self._running.copy()):
-            self._preempt(sequence)
+        self._queues.release_retired(self._next_step_id)
+        for sequence in reversed(self._queues.running.copy()):
+            self._queues.preempt(sequence)
         self._adapters.forget_slots()
-        self._release_retired()
-        self._suspects = deque(s for s in concerned if s.status is not SequenceStatus.FINISHED)
-        if len(concerned) > 1 or not self._suspects:
+        self._queues.suspects = deque(s for s in concerned if s.status is not SequenceStatus.FINISHED)
+        if len(concerned) > 1 or not self._queues.suspects:
             return []
-        (culprit,) = self._suspects
-        self._waiting.remove(culprit)
-        self._finish(culprit)
+        (culprit,) = self._queues.suspects
+        self._queues.finish(culprit)
         return [(culprit.request.frontend_id, TokenEvent(culprit.request.request_id, [], FinishReason.FAILED))]
 
     def stats(self) -> EngineStats:
         """Levels for the metrics."""
         return EngineStats(
-            num_running=len(self._running),
-            num_waiting=len(self._waiting) + len(self._preparing),
+            num_running=len(self._queues.running),
+            num_waiting=len(self._queues.unstarted),
             num_used_blocks=self._kv_cache.num_used_blocks,
-            num_preemptions=self._num_preemptions,
+            num_preemptions=self._queues.num_preemptions,
             num_prefix_queried_tokens=self._kv_cache.num_queried_tokens,
             num_prefix_hit_tokens=self._kv_cache.num_hit_tokens,
         )
@@ -215,42 +197,24 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise InternalError where the ledgers disagree."""
-        holders = {id(s): s for s in [*self._sequences.values(), *self._retiring]}
-        self._kv_cache.check_integrity(holders.values())
-        self._adapters.check_integrity(self._sequences.values(), self._running)
-        rows = [s.row for s in holders.values() if s.row is not None]
-        if sorted([*rows, *self._free_rows]) != list(range(self._limits.max_num_seqs)):
-            raise InternalError("a row is lost or held twice; this is a bug")
-        if len(self._running) + len(self._waiting) + len(self._preparing) != len(self._sequences):
-            raise InternalError("a sequence is in no queue or in two; this is a bug")
-        if self._grammars is not None:
-            self._grammars.check_integrity([key for s in self._sequences.values() if (key := _grammar_key(s))])
+        self._queues.check_integrity()
 
     # --- choosing ---
-
-    def _queue_prepared(self) -> None:
-        """Let those wait for a row whose grammars are compiled by now."""
-        if self._grammars is None or not self._preparing:
-            return
-        ready = [sequence for sequence in self._preparing if self._grammars.is_ready(sequence.key)]
-        self._waiting.extend(ready)
-        self._preparing = [sequence for sequence in self._preparing if sequence not in ready]
 
     def _schedule_suspect(self, builder: PlanBuilder) -> None:
         """Plan the next of the sequences that were in a failed step, alone in its step and in flight."""
         if self._in_flight:
             return
-        suspect, budget = self._suspects[0], self._limits.max_num_batched_tokens
+        suspect, budget = self._queues.suspects[0], self._limits.max_num_batched_tokens
         if suspect.status is SequenceStatus.RUNNING:
             self._schedule_running(builder, [suspect], budget)
             return
         while builder.is_empty:
             if self._adapters.can_enter(suspect.adapter):
-                self._waiting.remove(suspect)
-                self._waiting.appendleft(suspect)
+                self._queues.put_first(suspect)
                 self._admit(builder, budget, most=1)
             if builder.is_empty:
-                self._preempt(self._running[-1])  # of those that are cleared already and hold the room
+                self._queues.preempt(self._queues.running[-1])  # of those that are cleared already and hold the room
 
     def _schedule_running(self, builder: PlanBuilder, running: list[Sequence], budget: int) -> tuple[int, bool]:
         """Plan running sequences, oldest first; answers the budget left and whether blocks ran short."""
@@ -275,21 +239,22 @@ class Scheduler:
     def _grow_by_preempting(self, sequence: Sequence, num_tokens: int) -> bool:
         """Get blocks for `sequence` by preempting younger ones, in the end itself."""
         while not self._kv_cache.grow(sequence, num_tokens):
-            soon_free = sum(len(s.block_ids) for s in self._retiring)
+            soon_free = self._queues.num_retiring_blocks
             missing = self._kv_cache.num_missing_blocks(sequence, num_tokens)
             if self._kv_cache.num_free_blocks + soon_free >= missing and soon_free > 0:
                 return False  # enough comes back with the steps in flight
-            victim = next(s for s in reversed(self._running) if s.last_step_id < self._next_step_id)
-            self._preempt(victim)
+            victim = next(s for s in reversed(self._queues.running) if s.last_step_id < self._next_step_id)
+            self._queues.preempt(victim)
             if victim is sequence:
                 return False
         return True
 
     def _admit(self, builder: PlanBuilder, budget: int, most: int | None = None) -> None:
         """Plan waiting sequences in order, at most `most`, while rows, blocks and budget last."""
+        waiting = self._queues.waiting
         num_passed = 0  # those whose adapter finds no slot let others go first
-        while num_passed < len(self._waiting) and self._free_rows and budget > 0 and most != 0:
-            sequence = self._waiting[num_passed]
+        while num_passed < len(waiting) and self._queues.has_free_row and budget > 0 and most != 0:
+            sequence = waiting[num_passed]
             if not self._adapters.can_enter(sequence.adapter):
                 num_passed += 1
                 continue
@@ -303,12 +268,7 @@ class Scheduler:
                 break
             if sequence.num_cached_tokens is None:
                 self._kv_cache.count_hits(sequence)
-            del self._waiting[num_passed]
-            sequence.row = self._free_rows.pop()
-            sequence.status = SequenceStatus.RUNNING
-            self._running.append(sequence)
-            if sequence.adapter is not None:
-                self._adapters.enter(sequence.adapter)
+            self._queues.start(num_passed)
             builder.begin_row(sequence)
             self._add(builder, sequence, length, 0)
             budget -= length
@@ -327,29 +287,14 @@ class Scheduler:
         """
         if not self._adapters.is_full:
             return
-        blocked = (sequence for sequence in self._waiting if not self._adapters.can_enter(sequence.adapter))
+        blocked = (sequence for sequence in self._queues.waiting if not self._adapters.can_enter(sequence.adapter))
         starving = min(blocked, key=lambda sequence: sequence.waiting_since_ms, default=None)
         if starving is None or self._clock() - starving.waiting_since_ms < self._max_adapter_wait_ms:
             return
         victim = self._adapters.least_used()
-        for sequence in [s for s in reversed(self._running) if s.adapter is victim]:
-            self._preempt(sequence)
-        self._waiting.remove(starving)
-        self._waiting.appendleft(starving)
-
-    def _leave_running(self, sequence: Sequence) -> None:
-        self._running.remove(sequence)
-        if sequence.adapter is not None:
-            self._adapters.leave(sequence.adapter)
-            sequence.waiting_since_ms = self._clock()
-
-    def _preempt(self, sequence: Sequence) -> None:
-        self._leave_running(sequence)
-        sequence.status = SequenceStatus.PREEMPTED
-        sequence.num_computed_tokens = 0
-        self._waiting.appendleft(sequence)
-        self._num_preemptions += 1
-        self._retire(sequence)
+        for sequence in [s for s in reversed(self._queues.running) if s.adapter is victim]:
+            self._queues.preempt(sequence)
+        self._queues.put_first(starving)
 
     # --- recording ---
 
@@ -357,71 +302,22 @@ class Scheduler:
         """Append a committed token and end the sequence if it was the last."""
         sequence.num_pending -= 1
         if not self._fits_grammar(sequence, token_id):
-            self._drop_from_queues(sequence)
-            self._finish(sequence)
+            self._queues.finish(sequence)
             return TokenEvent(sequence.request.request_id, [], FinishReason.ERROR)
         sequence.output_token_ids.append(token_id)
-        self._clear_suspicion(sequence)
+        self._queues.clear_suspicion(sequence)
         reason = _stop_reason(sequence, token_id)
         if reason is None:
             self._kv_cache.publish(sequence)
         else:
-            self._drop_from_queues(sequence)
-            self._finish(sequence)
+            self._queues.finish(sequence)
         num_cached = sequence.num_cached_tokens if len(sequence.output_token_ids) == 1 else None
         logprobs = None if logprob is None else [logprob]
         return TokenEvent(sequence.request.request_id, [token_id], reason, num_cached, logprobs)
 
     def _fits_grammar(self, sequence: Sequence, token_id: int) -> bool:
-        key = _grammar_key(sequence)
+        key = grammar_key(sequence)
         return key is None or self._grammars is None or self._grammars.accept(key, token_id)
-
-    def _drop_from_queues(self, sequence: Sequence) -> None:
-        if sequence in self._preparing:
-            self._preparing.remove(sequence)
-        elif sequence.status in (SequenceStatus.WAITING, SequenceStatus.PREEMPTED):
-            self._waiting.remove(sequence)
-
-    def _clear_suspicion(self, sequence: Sequence) -> None:
-        if self._suspects and sequence in self._suspects:
-            self._suspects.remove(sequence)
-
-    def _finish(self, sequence: Sequence) -> None:
-        self._clear_suspicion(sequence)
-        if sequence.status is SequenceStatus.RUNNING:
-            self._leave_running(sequence)
-        if sequence.adapter is not None:
-            self._adapters.release(sequence.adapter)
-        sequence.status = SequenceStatus.FINISHED
-        del self._sequences[sequence.key]
-        if self._grammars is not None:
-            self._grammars.end(sequence.key)
-        if sequence not in self._retiring:
-            self._retire(sequence)
-
-    def _retire(self, sequence: Sequence) -> None:
-        """Give back row and blocks, now or when the last plan that uses them is committed."""
-        self._retiring.append(sequence)
-        self._release_retired()
-
-    def _release_retired(self) -> None:
-        oldest_in_flight = self._in_flight[0].plan.step_id if self._in_flight else self._next_step_id
-        kept: list[Sequence] = []
-        for sequence in self._retiring:
-            if sequence.last_step_id >= oldest_in_flight:
-                kept.append(sequence)
-                continue
-            self._kv_cache.free(sequence)
-            if sequence.row is not None:
-                self._free_rows.append(sequence.row)
-                sequence.row = None
-        self._retiring = kept
-
-
-def _grammar_key(sequence: Sequence) -> RequestKey | None:
-    """Its key in the ledger of grammars, or None where it has none there."""
-    has_grammar = sequence.request.sampling.grammar is not None and sequence.status is not SequenceStatus.FINISHED
-    return sequence.key if has_grammar else None
 
 
 def _stop_reason(sequence: Sequence, token_id: int) -> FinishReason | None:
