@@ -16,7 +16,7 @@ from services.generator.kernels.chunks import IntArray, cut_chunks, max_chunks
 NO_ADAPTER = -1
 """Slot of a row that uses the base model only, and of a chunk that is not in use."""
 
-CHUNK_SIZES = ((4, 1), (512, 16), (1 << 30, 64))
+CHUNK_SIZES = ((16, 1), (512, 16), (1 << 30, 64))
 """(up to so many rows, chunk size). H200, 2026-11-30."""
 
 ArrayT = TypeVar("ArrayT")
