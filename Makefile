@@ -80,8 +80,9 @@ type: $(VENV)/.dev ## check the types
 arch: $(VENV)/.dev ## check who may import whom
 	$(VENV)/bin/lint-imports
 
+# Kernels run in Triton's interpreter there, also on a machine with a GPU.
 test: $(VENV)/.dev models ## run every test that needs no GPU
-	$(VPY) -m pytest -m "not gpu" $(ARGS)
+	TRITON_INTERPRET=1 $(VPY) -m pytest -m "not gpu" $(ARGS)
 
 # Standard library only, hence any Python: nothing needs to be installed to learn that there is no engine.
 test-containers: ## build the CPU images and try the whole stack in containers; skips where there is no engine
@@ -89,9 +90,10 @@ test-containers: ## build the CPU images and try the whole stack in containers; 
 
 check: lint type arch test test-containers ## everything that CI runs
 
-# On a GPU machine with an environment of its own: no .venv, and no pytest plug-in that it may lack.
+# On a GPU machine with an environment of its own: no .venv, no pytest plug-in that it may lack, and only the tests that need no
+# more than torch, triton, numpy and pytest.
 test-gpu: ## run the tests that need a GPU, with PYTHON and no .venv
-	$(PYTHON) -m pytest -o addopts="--strict-markers -ra" -m gpu $(ARGS)
+	$(PYTHON) -m pytest -o addopts="--strict-markers -ra" -m gpu tests/kernels $(ARGS)
 
 bench: $(VENV)/.dev models ## run the CPU benchmarks
 	$(VPY) -m benchmarks.engine.scheduling

@@ -182,7 +182,7 @@ MIN_PART = 128
 PARTS = ((4, 32), (16, 16), (128, 8), (512, 4), (2048, 2), (1 << 30, 1))
 """(up to so many rows, parts). H200, 2026-11-30."""
 
-ROW_BLOCKS = {torch.float16: (512, 4), torch.bfloat16: (512, 4), torch.float32: (256, 4)}
+ROW_BLOCKS = {torch.float16: (512, 8), torch.bfloat16: (512, 8), torch.float32: (256, 8)}
 """dtype: (BLOCK_K, warps). H200, 2026-11-30."""
 
 TILE_BLOCKS = {torch.float16: (128, 4, 4), torch.bfloat16: (128, 4, 4), torch.float32: (64, 4, 3)}

@@ -202,5 +202,5 @@ MAX_SPLITS = 32
 MIN_SPLIT = 128
 """Keys below which splitting a row costs more than it saves. H200, 2026-11-30."""
 
-BLOCKS = {torch.float16: (64, 4, 3), torch.bfloat16: (64, 4, 3), torch.float32: (32, 4, 2)}
+BLOCKS = {torch.float16: (64, 2, 3), torch.bfloat16: (64, 2, 3), torch.float32: (32, 4, 2)}
 """dtype: (BLOCK_K, warps, stages). H200, 2026-11-30."""

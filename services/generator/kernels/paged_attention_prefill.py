@@ -64,7 +64,7 @@ def paged_attention_prefill(
     block_m = max(16, triton.next_power_of_2(TILE_QUERIES * group))
     block_k, num_warps, num_stages = BLOCKS[query.dtype]
     _prefill_kernel[(tiles.shape[1], num_kv_heads)](
-        out, query, key_cache, value_cache, block_table, context_lens, cu_query_lens, tiles, head_dim**-0.5,
+        out, query, key_cache, value_cache, block_table, context_lens, cu_query_lens, tiles, head_dim**-0.5 * LOG2_E,
         out.stride(0), out.stride(1), query.stride(0), query.stride(1), key_cache.stride(0), key_cache.stride(1),
         block_table.stride(0), tiles.stride(0),
         GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, WINDOW=window or 0, TILE=TILE_QUERIES,
@@ -114,36 +114,76 @@ def _prefill_kernel(
     highest = tl.full([BLOCK_M], LOWEST, tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    for first in range(start, end, BLOCK_K):
-        offs_k = first + tl.arange(0, BLOCK_K)
-        mask_k = offs_k < end
-        blocks = tl.load(block_table_ptr + row * stride_tables + offs_k // BLOCK_SIZE, mask=mask_k, other=0)
-        slots = blocks.to(tl.int64) * BLOCK_SIZE + offs_k % BLOCK_SIZE
-        keys = tl.load(
-            head_key_ptr + slots[None, :] * stride_cacheslot + offs_d[:, None],
-            mask=mask_d[:, None] & mask_k[None, :], other=0.0,
+    # keys:  | start … some out of the window | all seen by all queries | diagonal … end |
+    first_diagonal = tl.maximum((num_before + first_query + 1) // BLOCK_K * BLOCK_K, start)
+    first_whole = start
+    if WINDOW > 0:
+        last_query = num_before + first_query + TILE - 1
+        first_whole = tl.cdiv(tl.maximum(last_query - WINDOW + 1, 0), BLOCK_K) * BLOCK_K
+        first_whole = tl.minimum(tl.maximum(first_whole, start), first_diagonal)
+        for first in range(start, first_whole, BLOCK_K):
+            acc, total, highest = _attend_keys(
+                acc, total, highest, q, positions, first, end, row, head_key_ptr, head_value_ptr, block_table_ptr, scale,
+                stride_cacheslot, stride_tables, HEAD_DIM, BLOCK_SIZE, WINDOW, BLOCK_K, BLOCK_D, IS_WHOLE=False,
+            )  # fmt: skip
+    for first in range(first_whole, first_diagonal, BLOCK_K):
+        acc, total, highest = _attend_keys(
+            acc, total, highest, q, positions, first, end, row, head_key_ptr, head_value_ptr, block_table_ptr, scale,
+            stride_cacheslot, stride_tables, HEAD_DIM, BLOCK_SIZE, WINDOW, BLOCK_K, BLOCK_D, IS_WHOLE=True,
         )  # fmt: skip
-        values = tl.load(
-            head_value_ptr + slots[:, None] * stride_cacheslot + offs_d[None, :],
-            mask=mask_k[:, None] & mask_d[None, :], other=0.0,
+    for first in range(first_diagonal, end, BLOCK_K):
+        acc, total, highest = _attend_keys(
+            acc, total, highest, q, positions, first, end, row, head_key_ptr, head_value_ptr, block_table_ptr, scale,
+            stride_cacheslot, stride_tables, HEAD_DIM, BLOCK_SIZE, WINDOW, BLOCK_K, BLOCK_D, IS_WHOLE=False,
         )  # fmt: skip
-        # --- compute (fp32) ---
-        scores = tl.dot(q, keys, input_precision="ieee") * scale
-        is_seen = offs_k[None, :] <= positions[:, None]
-        if WINDOW > 0:
-            is_seen &= offs_k[None, :] > positions[:, None] - WINDOW
-        scores = tl.where(is_seen, scores, float("-inf"))
-        now_highest = tl.maximum(highest, tl.max(scores, axis=1))
-        weights = tl.exp(scores - now_highest[:, None])
-        shrink = tl.exp(highest - now_highest)
-        total = total * shrink + tl.sum(weights, axis=1)
-        acc = tl.dot(weights.to(values.dtype), values, acc * shrink[:, None], input_precision="ieee")
-        highest = now_highest
     # --- store ---
     out = acc / tl.where(mask_m, total, 1.0)[:, None]
     out_rows_ptr = out_ptr + tokens[:, None] * stride_outt + heads[:, None] * stride_outh
     tl.store(out_rows_ptr + offs_d[None, :], out.to(out_ptr.dtype.element_ty), mask=mask_md)
 
+
+@triton.jit
+def _attend_keys(
+    acc, total, highest, q, positions, first, end, row, head_key_ptr, head_value_ptr, block_table_ptr, scale,
+    stride_cacheslot, stride_tables,
+    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_D: tl.constexpr, IS_WHOLE: tl.constexpr,
+):  # fmt: skip
+    """One tile of keys; IS_WHOLE where every query sees all of it, and nothing needs a mask."""
+    # --- load ---
+    offs_d = tl.arange(0, BLOCK_D)
+    offs_k = first + tl.arange(0, BLOCK_K)
+    mask_k = offs_k < end
+    if IS_WHOLE:
+        mask_k = tl.full([BLOCK_K], True, tl.int1)
+    mask_d = offs_d < HEAD_DIM
+    blocks = tl.load(block_table_ptr + row * stride_tables + offs_k // BLOCK_SIZE, mask=mask_k, other=0)
+    slots = blocks.to(tl.int64) * BLOCK_SIZE + offs_k % BLOCK_SIZE
+    keys = tl.load(
+        head_key_ptr + slots[None, :] * stride_cacheslot + offs_d[:, None],
+        mask=mask_d[:, None] & mask_k[None, :], other=0.0,
+    )  # fmt: skip
+    values = tl.load(
+        head_value_ptr + slots[:, None] * stride_cacheslot + offs_d[None, :],
+        mask=mask_k[:, None] & mask_d[None, :], other=0.0,
+    )  # fmt: skip
+    # --- compute (fp32) ---
+    scores = tl.dot(q, keys, input_precision="ieee") * scale
+    if not IS_WHOLE:
+        is_seen = offs_k[None, :] <= positions[:, None]
+        if WINDOW > 0:
+            is_seen &= offs_k[None, :] > positions[:, None] - WINDOW
+        scores = tl.where(is_seen, scores, float("-inf"))
+    now_highest = tl.maximum(highest, tl.max(scores, axis=1))
+    weights = tl.exp2(scores - now_highest[:, None])
+    shrink = tl.exp2(highest - now_highest)
+    total = total * shrink + tl.sum(weights, axis=1)
+    acc = tl.dot(weights.to(values.dtype), values, acc * shrink[:, None], input_precision="ieee")
+    return acc, total, now_highest
+
+
+LOG2_E = 1.4426950408889634
+"""Scores are taken to base 2, whose power is one instruction."""
 
 LOWEST = tl.constexpr(-1e30)
 """Below any score, yet finite: a query may see no key of its first tiles, and inf - inf is no number."""

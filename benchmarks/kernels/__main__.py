@@ -1,0 +1,60 @@
+"""`python -m benchmarks.kernels`: times the Triton kernels on a GPU and appends a JSON row for each point.
+
+Needs a CUDA device, torch and triton only. `--rows` is a pattern for the names of benches, as `lora_*`.
+"""
+
+import argparse
+import fnmatch
+import json
+import subprocess
+from pathlib import Path
+
+from benchmarks.kernels import (
+    lora_expand,
+    lora_shrink,
+    lora_step,
+    paged_attention_decode,
+    paged_attention_prefill,
+    rms_norm,
+    rope_kv_write,
+    silu_mul,
+)
+from benchmarks.kernels.measure import measure
+
+BENCHES = {
+    "lora_step": lora_step,
+    "lora_shrink": lora_shrink,
+    "lora_expand": lora_expand,
+    "paged_attention_decode": paged_attention_decode,
+    "paged_attention_prefill": paged_attention_prefill,
+    "rope_kv_write": rope_kv_write,
+    "rms_norm": rms_norm,
+    "silu_mul": silu_mul,
+}
+
+
+def current_commit() -> str:
+    """The commit, with a mark where files differ from it; `unknown` outside a repository."""
+    answer = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return answer.stdout.strip() or "unknown"
+
+
+def main() -> None:
+    """Run the benches that match."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description="Times the Triton kernels.")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the rows")
+    parser.add_argument("--rows", default="*", help="pattern for the names of benches")
+    parser.add_argument("--commit", default=current_commit(), help="what the rows say they measured")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    with (options.out / "kernels.jsonl").open("a", encoding="utf-8") as file:
+        for name in fnmatch.filter(BENCHES, options.rows):
+            for point in BENCHES[name].points():
+                row = measure(point, options.commit)
+                file.write(json.dumps(row) + "\n")
+                limit = f"{row['tflop_s']} TFLOP/s" if "tflop_s" in row else f"{row['gb_s']} GB/s"
+                print(f"{name} {point.parameters}: {row['median_us']} us, {limit}, {row['share_of_peak']:.0%}")
+
+
+if __name__ == "__main__":
+    main()
