@@ -3,11 +3,15 @@
 Read by `__main__` and handed to the engine process as JSON. Flags keep the names that users of vLLM know.
 """
 
+import re
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
-from shared.settings.base import ModelSettings, settings_config
+from shared.settings.base import ModelSettings, RepeatedStr, settings_config
+
+ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}")
+"""What an adapter may be called."""
 
 ADMIN_PATHS = frozenset({"/reset_prefix_cache"})
 """Calls that change the server."""
@@ -59,11 +63,40 @@ class GeneratorSettings(ModelSettings):
     admin_api_key: SecretStr | None = Field(
         None, description="Bearer token for calls that change the server; without it those calls are closed."
     )
+    lora: RepeatedStr = Field(
+        [],
+        description="An adapter to serve, as NAME=FOLDER; may be given several times. Requests name it as their model.",
+    )
+    max_loras: int = Field(
+        16, ge=1, le=4096, description="Adapters on the device at one time; further ones take turns with them."
+    )
+    max_lora_rank: int = Field(
+        64, ge=1, le=512, description="Largest rank of an adapter; memory for it is taken in every slot, time is not."
+    )
+    lora_max_wait: float = Field(
+        5.0, ge=0, description="Seconds that a request waits for a slot before the rows of another adapter give way."
+    )
     block_size: int = Field(16, ge=1, le=256, description="Token positions in a KV block.")
     num_gpu_blocks_override: int | None = Field(
         None, ge=1, description="Number of KV blocks, instead of what fits into --kv-cache-memory-bytes."
     )
     kv_cache_memory_bytes: int = Field(2**30, ge=2**20, description="Memory for the KV cache in bytes, on a CPU.")
+
+    @field_validator("lora")
+    @classmethod
+    def _check_lora(cls, values: list[str]) -> list[str]:
+        names = [value.partition("=")[0] for value in values]
+        for value, name in zip(values, names, strict=True):
+            if not ADAPTER_NAME.fullmatch(name) or not value.partition("=")[2]:
+                raise ValueError(f"{value!r} is not NAME=FOLDER; a name has up to 128 of A-Z a-z 0-9 . _ - / :")
+        if len(set(names)) < len(names):
+            raise ValueError("the same name is given twice")
+        return values
+
+    @property
+    def adapters(self) -> dict[str, str]:
+        """Folder of each adapter by its name."""
+        return {name: folder for name, _, folder in (value.partition("=") for value in self.lora)}
 
     @property
     def max_requests(self) -> int:

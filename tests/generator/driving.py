@@ -23,19 +23,27 @@ class OfflineEngine:
         return self._built.scheduler.stats()
 
     def generate(
-        self, prompts: Sequence[list[int]], *, each: Sequence[SamplingParams] | None = None, **sampling
+        self,
+        prompts: Sequence[list[int]],
+        *,
+        each: Sequence[SamplingParams] | None = None,
+        adapters: Sequence[str | None] | None = None,
+        **sampling,
     ) -> list[list[int]]:
         """Outputs of `prompts`, all submitted at once; greedy unless `temperature` is given.
 
         Args:
             each: the parameters of each prompt, instead of `sampling` for all.
+            adapters: the adapter of each prompt; the base model for all unless given.
         """
         params = None if each else SamplingParams(**{"temperature": 0.0, **sampling})
         outputs: dict[int, list[int]] = {}
         self.logprobs, self.prompt_logprobs = {}, {}
         first_id = self._next_id
         for prompt in prompts:
-            request = Request("test", self._next_id, prompt, params if each is None else each[len(outputs)])
+            index = len(outputs)
+            adapter = None if adapters is None else adapters[index]
+            request = Request("test", self._next_id, prompt, params if each is None else each[index], adapter=adapter)
             assert self._built.scheduler.submit(request) is None
             outputs[self._next_id] = []
             self._next_id += 1

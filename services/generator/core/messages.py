@@ -39,12 +39,32 @@ class Shutdown(msgspec.Struct, tag=True, frozen=True):
 Command = Hello | Submit | Abort | ResetPrefixCache | Shutdown
 
 
+class AdapterInfo(msgspec.Struct, array_like=True, frozen=True):
+    """An adapter that requests can name.
+
+    Attributes:
+        root: where it was read from.
+        digest: SHA-256 of its content, in hexadecimal.
+        max_rank: largest rank of any of its modules.
+        num_modules: modules that it changes.
+        num_bytes: of its tensors in host memory.
+    """
+
+    name: str
+    root: str
+    digest: str
+    max_rank: int
+    num_modules: int
+    num_bytes: int
+
+
 class EngineReady(msgspec.Struct, tag=True, frozen=True):
     """The model is loaded; limits that the engine measured."""
 
     max_model_len: int
     num_blocks: int
     block_size: int
+    adapters: list[AdapterInfo] = []
 
 
 class Refused(msgspec.Struct, tag=True, frozen=True):

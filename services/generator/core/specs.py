@@ -43,3 +43,18 @@ class SchedulerLimits:
     max_num_batched_tokens: int
     max_model_len: int
     vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterBankSpec:
+    """Sizes of the bank.
+
+    Attributes:
+        num_slots: adapters on the device at one time.
+        max_rank: ranks that each slot has room for.
+        max_tokens: rows of the largest step.
+    """
+
+    num_slots: int
+    max_rank: int
+    max_tokens: int

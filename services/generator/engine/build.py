@@ -13,6 +13,7 @@ from services.generator.core.end_tokens import read_end_token_ids
 from services.generator.core.grammar import GrammarsUnsupportedError, grammar_threads, make_grammar_tokenizer
 from services.generator.core.messages import EngineReady
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
+from services.generator.engine.adapters import load_adapters
 from services.generator.engine.loop import EngineLoop
 from services.generator.engine.memory_budget import memory_budget
 from services.generator.engine.transport import ZmqTransport
@@ -31,7 +32,7 @@ from shared.settings.model_folder import find_model_folder, read_json
 from shared.text.tokenizer import Tokenizer
 
 log = get_logger(__name__)
-
+MS_PER_S = 1000
 
 MAX_IN_FLIGHT_CPU = 1
 MAX_IN_FLIGHT_ACCELERATOR = 2
@@ -73,13 +74,20 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     _check_fits(spec, limits)
     weights = load_decoder(folder, config, dtype, device)
     pool = KVCachePool(config, spec, dtype, device)
-    budget = memory_budget(config, weights, pool, limits)
+    adapters = load_adapters(settings, config, limits, dtype, device)
+    budget = memory_budget(config, weights, pool, limits, bank_bytes=adapters.num_bank_bytes)
     log.info("memory_budget", **budget.in_gib(), kv_blocks=spec.num_blocks, kv_tokens=spec.num_tokens)
     keys = _block_keys(folder, dtype, spec) if settings.enable_prefix_caching else None
     return BuiltModel(
-        scheduler=Scheduler(limits, KVCacheManager(spec, keys), _grammars(folder, limits)),
-        runner=ModelRunner(config, weights, pool, spec, limits),
-        ready=EngineReady(limits.max_model_len, spec.num_blocks, spec.block_size),
+        scheduler=Scheduler(
+            limits,
+            KVCacheManager(spec, keys),
+            _grammars(folder, limits),
+            adapters.registry,
+            max_adapter_wait_ms=int(settings.lora_max_wait * MS_PER_S),
+        ),
+        runner=ModelRunner(config, weights, pool, spec, limits, adapters.storage),
+        ready=EngineReady(limits.max_model_len, spec.num_blocks, spec.block_size, adapters.infos),
         max_in_flight=MAX_IN_FLIGHT_CPU if device.type == "cpu" else MAX_IN_FLIGHT_ACCELERATOR,
     )
 

@@ -30,13 +30,13 @@ class MemoryBudget:
 
 
 def memory_budget(
-    config: DecoderConfig, weights: DecoderWeights, pool: KVCachePool, limits: SchedulerLimits
+    config: DecoderConfig, weights: DecoderWeights, pool: KVCachePool, limits: SchedulerLimits, *, bank_bytes: int
 ) -> MemoryBudget:
-    """The budget of a loaded model; adapters and graphs take nothing yet."""
+    """The budget of a loaded model; graphs take nothing yet."""
     return MemoryBudget(
         weights=weights.num_bytes,
         kv_cache=pool.num_bytes,
-        bank=0,
+        bank=bank_bytes,
         graphs=0,
         activations=_activation_bytes(config, limits, weights.embedding.itemsize),
     )

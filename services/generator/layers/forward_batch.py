@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from services.generator.kernels.reference.lora import SlotGroup
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionGroup:
@@ -39,6 +41,7 @@ class ForwardBatch:
         slot_mapping: [T] int64, where each token writes its key and value.
         groups: the rows in groups that attention takes one by one; all tokens in order. The decode rows are one group.
         logits_index: [N] tokens whose hidden state is turned into logits.
+        adapter_rows: the tokens by adapter slot, those of the base model left out; empty where no row has an adapter.
     """
 
     token_ids: Tensor
@@ -46,3 +49,4 @@ class ForwardBatch:
     slot_mapping: Tensor
     groups: list[AttentionGroup]
     logits_index: Tensor
+    adapter_rows: list[SlotGroup]

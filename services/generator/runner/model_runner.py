@@ -3,15 +3,18 @@
 Called by the engine loop, which owns the order of steps. Owns all device tensors; decides nothing.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from services.generator.core.plan import IntArray, StepPlan, StepResult
+from services.generator.adapters.packed import PackedAdapter
+from services.generator.core.plan import AdapterCopy, IntArray, StepPlan, StepResult
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.layers.attention import attend
 from services.generator.layers.forward_batch import ForwardBatch
+from services.generator.runner.adapter_bank import AdapterBank
 from services.generator.runner.kv_cache_pool import KVCachePool
 from services.generator.runner.row_tables import RowTables
 from services.generator.runner.sampler import Logprobs, Sampler, logprobs_of
@@ -57,15 +60,21 @@ class SampledStep:
 class StepOps:
     """The decoder's projections and attention for one step, see `DecoderOps`."""
 
-    def __init__(self, batch: ForwardBatch, pool: KVCachePool, rotary: Tensor, config: DecoderConfig) -> None:
+    def __init__(
+        self, batch: ForwardBatch, pool: KVCachePool, bank: AdapterBank | None, rotary: Tensor, config: DecoderConfig
+    ) -> None:
         self._batch = batch
         self._pool = pool
+        self._bank = bank
         self._rotary = rotary  # [T, D]
         self._config = config
 
     def project(self, layer: int, group: str, projection: Linear, x: Tensor) -> Tensor:
-        """Base projection of every row."""
-        return linear(projection, x)
+        """Base projection of every row at once, and each row's adapter."""
+        y = linear(projection, x)
+        if self._bank is not None and self._batch.adapter_rows:
+            self._bank.add(layer, group, y, x, self._batch.adapter_rows)
+        return y
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
         """Rotate, write K and V to the pool, attend over it."""
@@ -81,6 +90,19 @@ class StepOps:
         return attend(query, keys, values, batch, window_index=kind.window_index)
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterStorage:
+    """The tensors of adapters: all known versions in host memory, and the device's bank."""
+
+    bank: AdapterBank
+    versions: dict[int, PackedAdapter]
+
+    def apply(self, copies: Iterable[AdapterCopy]) -> None:
+        """Make slots hold what a plan expects of them."""
+        for copy in copies:
+            self.bank.install(copy.slot, self.versions[copy.version_id])
+
+
 class ModelRunner:
     """One model on one device."""
 
@@ -91,11 +113,13 @@ class ModelRunner:
         pool: KVCachePool,
         spec: KVCacheSpec,
         limits: SchedulerLimits,
+        adapters: AdapterStorage | None = None,
     ) -> None:
         device, dtype = weights.embedding.device, weights.embedding.dtype
         self._config = config
         self._weights = weights
         self._pool = pool
+        self._adapters = adapters
         self._block_size = spec.block_size
         self._tables = RowTables(limits.max_num_seqs, spec.blocks_for(limits.max_model_len), device)
         self._sampler = Sampler(limits.max_num_seqs, config.vocab_size, device)
@@ -134,12 +158,15 @@ class ModelRunner:
         """Enter what the plan changes in the tables, and make its inputs."""
         self._tables.apply(plan.block_updates)
         self._sampler.begin_rows(plan.new_rows)
+        if self._adapters is not None:
+            self._adapters.apply(plan.adapter_copies)
         dtype = self._weights.embedding.dtype
         return make_forward_batch(plan, self._tables, self._block_size, dtype=dtype, windows=self._config.windows)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states [T, C] after the last norm."""
-        ops = StepOps(batch, self._pool, self._rope[batch.positions], self._config)
+        bank = None if self._adapters is None else self._adapters.bank
+        ops = StepOps(batch, self._pool, bank, self._rope[batch.positions], self._config)
         return decoder_forward(self._weights, self._config, ops, batch.token_ids)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from services.generator.core.plan import TOKEN_ON_DEVICE, IntArray, StepPlan
+from services.generator.kernels.reference.lora import slot_groups
 from services.generator.layers.forward_batch import AttentionGroup, ForwardBatch
 from services.generator.runner.row_tables import RowTables
 
@@ -40,6 +41,7 @@ def make_forward_batch(
         slot_mapping=blocks * block_size + positions % block_size,
         groups=[_group(plan, part, tables, block_size, windows=windows, dtype=dtype) for part in _parts(plan)],
         logits_index=torch.from_numpy(ends[plan.sampled] - 1).to(device),
+        adapter_rows=slot_groups(torch.from_numpy(plan.adapter_slots[token_rows]).to(device)),
     )
 
 

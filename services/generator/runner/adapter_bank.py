@@ -1,0 +1,96 @@
+"""Storage of adapters on the device: for each fused projection of each layer the A and B of every slot, stacked.
+
+Written with slots that the scheduler's ledger decided on; read by every projection of a step. Allocates once, at start.
+Layout: `a` [slots, S, R, in] and `b` [slots, out, R], R being the largest rank a slot has room for; what a slot really uses stands
+in `ranks` [slots, S], and `scales` [slots, S] stay fp32 and multiply the rank-r intermediate.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from services.generator.adapters.modules import GroupShape
+from services.generator.adapters.packed import GroupKey, PackedAdapter
+from services.generator.core.specs import AdapterBankSpec
+from services.generator.kernels.reference.lora import SlotGroup, lora_expand, lora_shrink
+
+
+@dataclass(frozen=True, slots=True)
+class BankedGroup:
+    """One fused projection of one layer, for all slots."""
+
+    a: Tensor
+    b: Tensor
+    ranks: Tensor
+    scales: Tensor
+    slice_sizes: tuple[int, ...]
+
+
+class AdapterBank:
+    """All slots.
+
+    Args:
+        shapes: fused projections of every layer.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, GroupShape],
+        num_layers: int,
+        spec: AdapterBankSpec,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        def group(shape: GroupShape) -> BankedGroup:
+            num_slices, num_slots, max_rank = len(shape.modules), spec.num_slots, spec.max_rank
+            return BankedGroup(
+                # Zeros, not whatever was there: what lies beyond a slot's rank may enter a product, times zero.
+                torch.zeros(num_slots, num_slices, max_rank, shape.in_features, dtype=dtype, device=device),
+                torch.zeros(num_slots, shape.out_features, max_rank, dtype=dtype, device=device),
+                torch.zeros(num_slots, num_slices, dtype=torch.int32, device=device),
+                torch.zeros(num_slots, num_slices, dtype=torch.float32, device=device),
+                shape.slice_sizes,
+            )
+
+        self._groups: dict[GroupKey, BankedGroup] = {
+            (layer, name): group(shape) for layer in range(num_layers) for name, shape in shapes.items()
+        }
+        widest = max(len(shape.modules) for shape in shapes.values())
+        self._scratch = torch.zeros(spec.max_tokens * widest * spec.max_rank, dtype=torch.float32, device=device)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all slots."""
+        tensors = (
+            tensor for group in self._groups.values() for tensor in (group.a, group.b, group.ranks, group.scales)
+        )
+        return sum(tensor.nbytes for tensor in tensors) + self._scratch.nbytes
+
+    def install(self, slot: int, adapter: PackedAdapter) -> None:
+        """Make `slot` hold `adapter` and nothing of what it held before."""
+        for key, group in self._groups.items():
+            packed = adapter.groups.get(key)
+            if packed is None:
+                group.ranks[slot] = 0
+                continue
+            rank = packed.a.shape[1]
+            group.a[slot, :, :rank] = packed.a
+            group.b[slot, :, :rank] = packed.b
+            group.ranks[slot] = packed.ranks
+            group.scales[slot] = packed.scales
+
+    def add(self, layer: int, name: str, y: Tensor, x: Tensor, rows: list[SlotGroup]) -> None:
+        """Add to the base projection's output what each row's adapter says.
+
+        Args:
+            y: [T, out]. Mutated.
+            x: [T, in], the projection's input.
+            rows: the step's rows by slot.
+        """
+        group = self._groups[layer, name]
+        num_slices, max_rank = group.a.shape[1:3]
+        h = self._scratch[: len(x) * num_slices * max_rank].view(len(x), num_slices, max_rank)
+        lora_shrink(h, x, group.a, group.ranks, group.scales, rows)
+        lora_expand(y, h, group.b, group.ranks, rows, group.slice_sizes)

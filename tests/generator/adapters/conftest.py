@@ -1,0 +1,46 @@
+"""Adapters made by `peft` on tiny random models, and what `peft` says with them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from tests.shared.modeling.tiny_decoder import save_tiny
+
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+@pytest.fixture(scope="session", params=["llama", "qwen2"])
+def base(request, tmp_path_factory) -> Path:
+    """A tiny model of each of two families, the second with biases."""
+    folder = tmp_path_factory.mktemp(f"base-{request.param}")
+    save_tiny(folder, request.param, eos_token_id=None)
+    return folder
+
+
+def make_adapter(base: Path, folder: Path, *, seed: int = 0, **options) -> Path:
+    """Save an adapter whose B is not zero; its effect is large enough to change tokens."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    config = LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": ALL, "init_lora_weights": False, **options})
+    get_peft_model(model, config).save_pretrained(folder)
+    return folder
+
+
+def reference_logits(base: Path, adapter: Path | None, tokens: list[int]) -> torch.Tensor:
+    """[T, V] of the reference library."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    if adapter is not None:
+        model = PeftModel.from_pretrained(model, adapter)
+    with torch.inference_mode():
+        return model.eval()(torch.tensor([tokens])).logits[0]
+
+
+def reference_tokens(base: Path, adapter: Path | None, prompt: list[int], count: int) -> list[int]:
+    """Greedy continuation by the reference library."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(reference_logits(base, adapter, tokens)[-1].argmax()))
+    return tokens[len(prompt) :]
