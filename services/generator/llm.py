@@ -39,6 +39,7 @@ Start = Callable[[GeneratorService, Fields, int | None], Awaitable[Started]]
 Sampling = Mapping[str, Any]
 """Fields of `/v1/completions` or `/v1/chat/completions` by name, such as `{"max_tokens": 64, "temperature": 0}`."""
 Message = Mapping[str, Any]
+Adapters = str | Sequence[str | None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class LLM:
 
     Args:
         model: folder of a Hugging Face model, or a hub id.
-        settings: settings of the generator service by name, such as `max_model_len=4096`.
+        settings: settings of the generator service by name, such as `max_model_len=4096` or `lora=["name=folder"]`.
     Raises:
         StartError: the model or a setting makes it impossible; the message says which.
     """
@@ -77,24 +78,39 @@ class LLM:
         self.close = weakref.finalize(self, self._threads.stop)
         """Stop the engine and free its memory; further calls do nothing."""
 
-    def generate(self, prompts: str | Sequence[Any], sampling: Sampling | None = None) -> list[Generation]:
+    def generate(
+        self, prompts: str | Sequence[Any], sampling: Sampling | None = None, *, lora: Adapters = None
+    ) -> list[Generation]:
         """Continue every prompt, any number of them, batched as the engine can hold them.
 
         Args:
             prompts: a text, token ids, or a list of either.
             sampling: the same for all prompts.
+            lora: name of the adapter for all prompts, or one for each, None for the base model.
         Raises:
+            ValueError: there are not as many adapters as prompts.
             InvalidRequestError: names the field that is wrong; nothing was generated then, or the other prompts are given up.
         """
-        bodies = [_read(CompletionRequest, sampling, prompt=prompt) for prompt in _split(prompts)]
+        items = _split(prompts)
+        bodies = [
+            _read(CompletionRequest, sampling, prompt=prompt, lora=name)
+            for prompt, name in zip(items, _spread(lora, len(items)), strict=True)
+        ]
         return self._threads.run(self._all(start_completion, bodies))
 
     def chat(
-        self, conversations: Sequence[Message] | Sequence[Sequence[Message]], sampling: Sampling | None = None
+        self,
+        conversations: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling: Sampling | None = None,
+        *,
+        lora: Adapters = None,
     ) -> list[Generation]:
         """Answer a conversation, or each of several; the same errors."""
         several = [conversations] if not conversations or isinstance(conversations[0], Mapping) else conversations
-        bodies = [_read(ChatRequest, sampling, messages=messages) for messages in several]
+        bodies = [
+            _read(ChatRequest, sampling, messages=messages, lora=name)
+            for messages, name in zip(several, _spread(lora, len(several)), strict=True)
+        ]
         return self._threads.run(self._all(start_chat, bodies))
 
     def num_tokens(self, text: str) -> int:
@@ -133,6 +149,15 @@ def _split(prompts: str | Sequence[Any]) -> list[Any]:
     if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
         return [prompts]
     return list(prompts)
+
+
+def _spread(lora: Adapters, count: int) -> Sequence[str | None]:
+    """An adapter for each of `count` prompts."""
+    if lora is None or isinstance(lora, str):
+        return [lora] * count
+    if len(lora) != count:
+        raise ValueError(f"lora: {len(lora)} adapters for {count} prompts")
+    return lora
 
 
 def _read(contract: type[Fields], sampling: Sampling | None, **own: Any) -> Fields:

@@ -58,6 +58,7 @@ class GenerationFields(WireModel):
     """
 
     model: ModelName | None = None
+    lora: ModelName | None = None
     max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None

@@ -4,7 +4,7 @@ Routes give it an iterator of JSON chunks. It alone knows that a stream ends wit
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 
 from starlette.responses import Response
@@ -33,16 +33,22 @@ class EventStream(Response):
         chunks: JSON documents as bytes, without framing.
         work: what runs behind `chunks`, closed in the end also where the first chunk was never asked for: closing an iterator
             that has not begun runs none of its code.
+        headers: sent besides those of every stream.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, chunks: AsyncGenerator[bytes, None], work: Closable | None = None) -> None:
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        work: Closable | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self._chunks = chunks
         self._work = work
         self.status_code = 200
         self.background = None
-        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the iterator ends, the client leaves or the service's grace period is over."""

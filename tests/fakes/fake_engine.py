@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from services.generator.core.messages import TokenEvent, TokenLogprob
-from services.generator.core.request import FinishReason, SamplingParams
+from services.generator.core.messages import AdapterInfo, TokenEvent, TokenLogprob
+from services.generator.core.request import FinishReason, RequestOptions, SamplingParams
 
 
 class ScriptedStream:
@@ -56,6 +56,8 @@ class FakeEngine:
     def __init__(self, answer: Callable[[list[int], SamplingParams], list]) -> None:
         self._answer = answer
         self.submitted: list[tuple[list[int], SamplingParams]] = []
+        self.adapters: dict[str, AdapterInfo] = {}
+        self.used_adapters: list[str | None] = []
         self.salts: list[str | None] = []
         self.deadlines: list[int | None] = []
         self.num_cached_tokens = 0
@@ -68,12 +70,11 @@ class FakeEngine:
     def check_open(self) -> None:
         """Always open; what is refused is refused by `submit`."""
 
-    def submit(
-        self, prompt: list[int], sampling: SamplingParams, cache_salt: str | None, deadline_ms: int | None
-    ) -> ScriptedStream:
+    def submit(self, prompt: list[int], sampling: SamplingParams, options: RequestOptions) -> ScriptedStream:
         if self.refusal is not None and len(self.submitted) >= (self.refuse_after or 0):
             raise self.refusal
         self.submitted.append((prompt, sampling))
-        self.salts.append(cache_salt)
-        self.deadlines.append(deadline_ms)
+        self.salts.append(options.cache_salt)
+        self.deadlines.append(options.deadline_ms)
+        self.used_adapters.append(options.adapter)
         return ScriptedStream(self, len(self.submitted) - 1, self._answer(prompt, sampling))

@@ -41,11 +41,11 @@ def chat_router(service: GeneratorService) -> APIRouter:
     @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
     async def chat(request: Request, body: Annotated[ChatRequest, Depends(service.body(ChatRequest))]) -> Response:
         (prompt,), choices, pieces = await start_chat(service, body, deadline_ms(request.headers))
-        answer = _Answer(service, body, prompt)
+        answer, headers = _Answer(service, body, prompt), service.answer_headers(body)
         if body.stream:
-            return EventStream(answer.chunks(pieces), choices)
+            return EventStream(answer.chunks(pieces), choices, headers)
         async with aclosing(choices):
-            return json_response(await until_disconnect(request, answer.whole(pieces)))
+            return json_response(await until_disconnect(request, answer.whole(pieces)), headers=headers)
 
     return router
 
@@ -70,7 +70,7 @@ class _Answer:
         self._head: dict[str, Any] = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),
-            "model": service.card.name,
+            "model": service.model_name(body),
         }
 
     async def whole(self, pieces: Pieces) -> ChatResponse:

@@ -37,11 +37,12 @@ def completions_router(service: GeneratorService) -> APIRouter:
         request: Request, body: Annotated[CompletionRequest, Depends(service.body(CompletionRequest))]
     ) -> Response:
         prompts, choices, pieces = await start_completion(service, body, deadline_ms(request.headers))
-        answer = _Answer(service, body, prompts)
+        answer, headers = _Answer(service, body, prompts), service.answer_headers(body)
         if body.stream:
-            return EventStream(answer.chunks(pieces), choices)
+            return EventStream(answer.chunks(pieces), choices, headers)
         async with aclosing(choices):
-            return json_response(await until_disconnect(request, answer.whole(pieces, choices.num_choices)))
+            whole = await until_disconnect(request, answer.whole(pieces, choices.num_choices))
+            return json_response(whole, headers=headers)
 
     return router
 
@@ -71,6 +72,7 @@ class _Answer:
         self._has_logprobs = body.logprobs is not None
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
+        self._model = service.model_name(body)
 
     async def whole(self, pieces: Pieces, num_choices: int) -> CompletionResponse:
         ends = await collect(pieces, num_choices, self._usage)
@@ -110,6 +112,4 @@ class _Answer:
         return self._response(choices, used).model_dump_json().encode()
 
     def _response(self, choices: list[CompletionChoice], used: Usage | None) -> CompletionResponse:
-        return CompletionResponse(
-            id=self._id, created=self._created, model=self._service.card.name, choices=choices, usage=used
-        )
+        return CompletionResponse(id=self._id, created=self._created, model=self._model, choices=choices, usage=used)

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from fastapi import Request
 
-from services.generator.core.request import SamplingParams
+from services.generator.core.request import RequestOptions, SamplingParams
 from services.generator.frontend.choices import Choices
 from services.generator.frontend.generation import Engine, Pieces, TextRules
 from services.generator.frontend.model_card import ModelCard
@@ -19,7 +19,7 @@ from services.generator.frontend.structured import GrammarReader
 from services.generator.metrics import GeneratorMetrics
 from shared.contracts.generation import GenerationFields
 from shared.contracts.wire import WireModel
-from shared.errors import InvalidRequestError
+from shared.errors import AdapterNotFoundError, InvalidRequestError
 from shared.http.body import json_body
 from shared.text.tokenizer import Tokenizer
 
@@ -51,9 +51,35 @@ class GeneratorService:
 
     def check(self, fields: GenerationFields) -> None:
         """What can be refused before any work is done: the model's name, the engine's state, impossible options."""
-        self.card.check_name(fields.model)
+        self.adapter_of(fields)
         check_stream_options(fields)
         self.engine.check_open()
+
+    def adapter_of(self, fields: GenerationFields) -> str | None:
+        """The adapter that a request names, as its `model` or as `lora`; None for the base model.
+
+        Raises:
+            ModelNotFoundError, AdapterNotFoundError: there is none of that name.
+            InvalidRequestError: the two contradict each other.
+        """
+        adapters = self.engine.adapters
+        if fields.lora is not None and fields.lora not in adapters:
+            raise AdapterNotFoundError(f"lora: there is no adapter {fields.lora!r}", param="lora")
+        if fields.model is None or fields.model not in adapters:
+            self.card.check_name(fields.model)
+            return fields.lora
+        if fields.lora not in (None, fields.model):
+            raise InvalidRequestError(f"lora: {fields.lora!r} is not the model {fields.model!r}", param="lora")
+        return fields.model
+
+    def answer_headers(self, fields: GenerationFields) -> dict[str, str]:
+        """Which adapter answers, by name and content, for clients that care which version it was."""
+        name = self.adapter_of(fields)
+        return {} if name is None else {"x-trivium-adapter": f"{name}@{self.engine.adapters[name].digest}"}
+
+    def model_name(self, fields: GenerationFields) -> str:
+        """What the answer says it came from."""
+        return self.adapter_of(fields) or self.card.name
 
     async def start(
         self,
@@ -83,7 +109,8 @@ class GeneratorService:
             max_tokens = self.prompts.max_tokens(prompt, fields.output_limit(), default_max_tokens)
             work += [(prompt, choice) for choice in choices_of(params, max_tokens, fields.n or 1)]
         rules = self._text_rules(fields)
-        choices = Choices(self.engine, self.tokenizer, work, rules, fields.cache_salt, deadline_ms)
+        options = RequestOptions(fields.cache_salt, deadline_ms, self.adapter_of(fields))
+        choices = Choices(self.engine, self.tokenizer, work, rules, options)
         await choices.start()
         self.metrics.prompt_tokens.inc(sum(map(len, prompts)))
         return choices

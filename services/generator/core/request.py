@@ -79,6 +79,14 @@ class SamplingParams(msgspec.Struct, frozen=True):
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
 
+class RequestOptions(msgspec.Struct, frozen=True):
+    """What all choices of one API request share besides prompt and sampling; see `Request`."""
+
+    cache_salt: str | None = None
+    deadline_ms: int | None = None
+    adapter: str | None = None
+
+
 class Request(msgspec.Struct, frozen=True):
     """One sequence to generate: `request_id` is unique within its API process `frontend_id`.
 

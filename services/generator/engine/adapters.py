@@ -51,6 +51,8 @@ def load_adapters(
     Raises:
         StartError: one of them cannot be served; the message says which and why.
     """
+    if settings.model_name in settings.adapters:
+        raise StartError(f"--lora {settings.model_name}=…: that is the name of the base model")
     if not settings.lora:
         return LoadedAdapters(AdapterRegistry(0), None, [])
     shapes = group_shapes(config)

@@ -16,6 +16,7 @@ import zmq.asyncio
 
 from services.generator.core.messages import (
     Abort,
+    AdapterInfo,
     Command,
     EngineReady,
     EngineStats,
@@ -28,7 +29,7 @@ from services.generator.core.messages import (
     Submit,
     TokenEvent,
 )
-from services.generator.core.request import Request, SamplingParams
+from services.generator.core.request import Request, RequestOptions, SamplingParams
 from shared.errors import EngineDeadError, InternalError, NotReadyError, OverloadedError
 from shared.observability.logging import get_logger
 
@@ -63,6 +64,7 @@ class EngineHandle:
         self.state = EngineState.LOADING
         self.is_ready = asyncio.Event()
         self.stats = EngineStats()
+        self.adapters: dict[str, AdapterInfo] = {}
 
     @property
     def num_requests(self) -> int:
@@ -114,8 +116,7 @@ class EngineHandle:
         self,
         prompt: list[int],
         sampling: SamplingParams,
-        cache_salt: str | None = None,
-        deadline_ms: int | None = None,
+        options: RequestOptions,
     ) -> "TokenStream":
         """Start a request; its events come from the stream, which the caller must close.
 
@@ -130,7 +131,8 @@ class EngineHandle:
         request_id = next(self._ids)
         waiter: asyncio.Queue[TokenEvent | None] = asyncio.Queue()
         self._waiters[request_id] = waiter
-        self._send(Submit(Request(self._frontend_id, request_id, prompt, sampling, cache_salt, deadline_ms)))
+        shared = (options.cache_salt, options.deadline_ms, options.adapter)
+        self._send(Submit(Request(self._frontend_id, request_id, prompt, sampling, *shared)))
         return TokenStream(self, request_id, waiter)
 
     def close(self, request_id: int) -> None:
@@ -164,6 +166,7 @@ class EngineHandle:
             case EngineReady():
                 self.state = EngineState.READY
                 self.is_ready.set()
+                self.adapters = {info.name: info for info in event.adapters}
                 log.info("engine_ready", num_blocks=event.num_blocks, block_size=event.block_size)
             case StepEvents():
                 self.stats = event.stats

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-from services.generator.core.request import SamplingParams
+from services.generator.core.request import RequestOptions, SamplingParams
 from services.generator.frontend.generation import Engine, TextPiece, TextRules, TokenSource, generate_text
 from shared.text.tokenizer import Tokenizer
 
@@ -17,8 +17,7 @@ class Choices:
 
     Args:
         work: prompt and parameters of each choice, in order of their index.
-        cache_salt: of the request.
-        deadline_ms: unix time in milliseconds from which on no choice is started any more.
+        options: of the request.
     """
 
     def __init__(
@@ -27,15 +26,13 @@ class Choices:
         tokenizer: Tokenizer,
         work: Sequence[tuple[list[int], SamplingParams]],
         rules: TextRules,
-        cache_salt: str | None,
-        deadline_ms: int | None,
+        options: RequestOptions,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._work = work
         self._rules = rules
-        self._cache_salt = cache_salt
-        self._deadline_ms = deadline_ms
+        self._options = options
         self._sources: list[TokenSource] = []
 
     @property
@@ -51,7 +48,7 @@ class Choices:
         """
         try:
             for prompt, sampling in self._work:
-                self._sources.append(self._engine.submit(prompt, sampling, self._cache_salt, self._deadline_ms))
+                self._sources.append(self._engine.submit(prompt, sampling, self._options))
         except BaseException:
             await self.aclose()
             raise

@@ -3,17 +3,17 @@
 Called by `frontend.choices`. Owns detokenizing and stop strings; the engine is a Protocol, so tests need no process.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from services.generator.core.messages import TokenEvent, TokenLogprob
-from services.generator.core.request import FinishReason, SamplingParams
+from services.generator.core.messages import AdapterInfo, TokenEvent, TokenLogprob
+from services.generator.core.request import FinishReason, RequestOptions, SamplingParams
 from services.generator.frontend.detokenizer import IncrementalDetokenizer
 from services.generator.frontend.stop_strings import StopStrings
 from shared.contracts.generation import FinishReason as PublicReason
-from shared.errors import DeadlineExceededError, InternalError, InvalidRequestError
+from shared.errors import AdapterNotFoundError, DeadlineExceededError, InternalError, InvalidRequestError
 from shared.text.tokenizer import Tokenizer
 
 
@@ -36,9 +36,12 @@ class Engine(Protocol):
         """Raise where it takes none."""
         ...
 
-    def submit(
-        self, prompt: list[int], sampling: SamplingParams, cache_salt: str | None, deadline_ms: int | None
-    ) -> TokenSource:
+    @property
+    def adapters(self) -> Mapping[str, AdapterInfo]:
+        """What requests may name, by name."""
+        ...
+
+    def submit(self, prompt: list[int], sampling: SamplingParams, options: RequestOptions) -> TokenSource:
         """Start a request, or raise at once where the engine takes none."""
         ...
 
@@ -167,6 +170,8 @@ class _ChoiceText:
             )
         if reason is FinishReason.DEADLINE:
             raise DeadlineExceededError("The deadline of the request passed before it was started")
+        if reason is FinishReason.NO_ADAPTER:
+            raise AdapterNotFoundError("model: the adapter is not there any more", param="model")
         if reason is FinishReason.FAILED:
             raise InternalError("The engine failed on this request")
         if reason is FinishReason.ABORT:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.generator.core.end_tokens import read_end_token_ids
+from services.generator.core.messages import AdapterInfo
 from shared.contracts.models import ModelEntry
 from shared.errors import ModelNotFoundError
 from shared.settings.model_folder import read_json
@@ -27,6 +28,17 @@ class ModelCard:
         """Raise ModelNotFoundError unless `asked` is this model or left out."""
         if asked is not None and asked != self.name:
             raise ModelNotFoundError(f"model: {asked!r} is not served here; {self.name!r} is", param="model")
+
+    def adapter_entry(self, info: AdapterInfo) -> ModelEntry:
+        """The line of an adapter of this model."""
+        return ModelEntry(
+            id=info.name,
+            created=self.created,
+            task="generate",
+            max_model_len=self.max_model_len,
+            root=info.root,
+            parent=self.name,
+        )
 
     def entry(self) -> ModelEntry:
         """Its line in `/v1/models`."""
