@@ -42,7 +42,7 @@ class SlotGroup:
         if self.places is not None:
             padded = mine.new_zeros(num_slots * self.num_places, *mine.shape[1:])
             mine = padded.index_copy_(0, self.places, mine)
-        return mine.unflatten(0, (num_slots, self.num_places))
+        return mine.view(num_slots, self.num_places, *mine.shape[1:])
 
     def rows_of(self, values: Tensor) -> Tensor:
         """[slots, num_places, …] to [n, …], in the order of `rows`."""
