@@ -86,14 +86,14 @@ def make_inputs(
     """Random bf16 inputs; the regime is the production table's unless `chunk_size` says otherwise."""
     in_features, slice_sizes = GROUPS[group]
     num_slices, out = len(slice_sizes), sum(slice_sizes)
-    chunk = chunk_size_for(num_rows) if chunk_size is None else chunk_size
+    chunk = chunk_size_for(num_rows, num_adapters) if chunk_size is None else chunk_size
     layout = SegmentLayout(num_rows, num_adapters, chunk)
     packed = layout.pack((np.arange(num_rows) % num_adapters).astype(np.int32))
     bf16 = {"device": "cuda", "dtype": torch.bfloat16}
     return LoraInputs(
         x=torch.randn(num_rows, in_features, **bf16),
         y=torch.randn(num_rows, out, **bf16),
-        h=torch.zeros(num_parts(num_rows, in_features), num_rows, num_slices, max_rank, device="cuda"),
+        h=torch.zeros(num_parts(num_rows, in_features, chunk), num_rows, num_slices, max_rank, device="cuda"),
         a=torch.randn(num_adapters, num_slices, max_rank, in_features, **bf16) / in_features**0.5,
         b=torch.randn(num_adapters, out, max_rank, **bf16),
         ranks=torch.full((num_adapters, num_slices), rank, dtype=torch.int32, device="cuda"),

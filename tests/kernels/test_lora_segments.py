@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from services.generator.kernels.chunks import cut_chunks, max_chunks
-from services.generator.kernels.lora_segments import NO_ADAPTER, SegmentLayout
+from services.generator.kernels.lora_segments import NO_ADAPTER, SegmentLayout, chunk_size_for
 
 
 def popularity(shape: str, num_rows: int, num_slots: int, rng: np.random.Generator) -> np.ndarray:
@@ -58,3 +58,11 @@ def test_rows_of_a_segment_keep_their_order():
     layout = SegmentLayout(6, 2, 4)
     segments = layout.split(layout.pack(np.array([1, 0, 1, -1, 0, 1], np.int32)))
     assert segments.token_order.tolist() == [3, 1, 4, 0, 2, 5]
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_adapters", "expected"),
+    [(1, 1, 1), (8, 1, 16), (8, 8, 1), (64, 8, 16), (64, 64, 1), (64, 0, 16), (2048, 64, 16), (2048, 1, 64)],
+)
+def test_few_rows_an_adapter_are_taken_one_by_one(num_rows, num_adapters, expected):
+    assert chunk_size_for(num_rows, num_adapters) == expected

@@ -58,14 +58,14 @@ def lora_expand(
         block_n, num_warps = next(blocks for limit, blocks in ROW_BLOCKS if num_rows <= limit)
         _expand_rows_kernel[(num_rows, _num_tiles(slice_sizes, block_n))](
             y, h, b, ranks, row_slots, num_rows, max_rank, *strides,
-            SLICE_SIZES=slice_sizes, NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_N=block_n, BLOCK_R=RANK_BLOCK,
-            VECTOR=_vector(max_rank), num_warps=num_warps,
+            SLICE_SIZES=slice_sizes, NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_P=triton.next_power_of_2(parts),
+            BLOCK_N=block_n, BLOCK_R=RANK_BLOCK, VECTOR=_vector(max_rank), num_warps=num_warps,
         )  # fmt: skip
         return
     block_n, num_warps = TILE_BLOCKS[chunk_size]
     _expand_tiles_kernel[(len(chunk_slots), _num_tiles(slice_sizes, block_n))](
         y, h, b, ranks, token_order, chunk_slots, chunk_starts, chunk_lens, num_rows, max_rank, *strides,
-        SLICE_SIZES=slice_sizes, NUM_PARTS=parts, NUM_SLICES=num_slices, FEW_ROWS=FEW_ROWS, BLOCK_M=chunk_size, BLOCK_N=block_n,
+        SLICE_SIZES=slice_sizes, NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_M=chunk_size, BLOCK_N=block_n,
         BLOCK_R=RANK_BLOCK, VECTOR=_vector(max_rank), PRECISION="ieee" if y.dtype == torch.float32 else "tf32",
         num_warps=num_warps,
     )  # fmt: skip
@@ -114,41 +114,11 @@ def _columns(tile, SLICE_SIZES: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_N:
 
 
 @triton.jit
-def _add_to_row(
-    y_ptr, h_ptr, b_ptr, row, slot, slice_id, first_n, end_n, rank, num_rows, max_rank,
-    stride_yt, stride_bslot, stride_bn,
-    NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
-    VECTOR: tl.constexpr,
-):  # fmt: skip
-    """One row's columns from `first_n` on."""
-    offs_n = first_n + tl.arange(0, BLOCK_N)
-    mask_n = offs_n < end_n
-    columns_ptr = b_ptr + slot * stride_bslot + offs_n.to(tl.int64) * stride_bn
-    # --- load ---
-    y = tl.load(y_ptr + row * stride_yt + offs_n, mask=mask_n, other=0.0)
-    acc = tl.zeros([BLOCK_N], tl.float32)
-    for first_r in range(0, rank, BLOCK_R):
-        offs_r = first_r + tl.arange(0, BLOCK_R)
-        mask_r = offs_r < rank
-        whole_r = offs_r // VECTOR * VECTOR < rank  # whole vectors, so that a load is one instruction
-        b = tl.load(columns_ptr[:, None] + offs_r[None, :], mask=mask_n[:, None] & whole_r[None, :], other=0.0)
-        b = tl.where(mask_r[None, :], b, 0.0)
-        h = tl.zeros([BLOCK_R], tl.float32)
-        for part in tl.static_range(NUM_PARTS):
-            part_ptr = h_ptr + ((part * num_rows + row) * NUM_SLICES + slice_id) * max_rank
-            h += tl.load(part_ptr + offs_r, mask=mask_r, other=0.0)
-        # --- compute (fp32) ---
-        acc += tl.sum(b.to(tl.float32) * h[None, :], axis=1)
-    # --- store ---
-    tl.store(y_ptr + row * stride_yt + offs_n, (y.to(tl.float32) + acc).to(y_ptr.dtype.element_ty), mask=mask_n)
-
-
-@triton.jit
 def _expand_rows_kernel(
     y_ptr, h_ptr, b_ptr, ranks_ptr, row_slots_ptr, num_rows, max_rank,
     stride_yt, stride_bslot, stride_bn,
-    SLICE_SIZES: tl.constexpr, NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_R: tl.constexpr, VECTOR: tl.constexpr,
+    SLICE_SIZES: tl.constexpr, NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     # --- which tile is mine ---
     row = tl.program_id(0).to(tl.int64)
@@ -159,18 +129,34 @@ def _expand_rows_kernel(
     rank = tl.load(ranks_ptr + slot * NUM_SLICES + slice_id)
     if rank == 0:
         return  # the adapter leaves this slice alone
-    _add_to_row(
-        y_ptr, h_ptr, b_ptr, row, slot, slice_id, first_n, end_n, rank, num_rows, max_rank,
-        stride_yt, stride_bslot, stride_bn, NUM_PARTS, NUM_SLICES, BLOCK_N, BLOCK_R, VECTOR,
-    )  # fmt: skip
+    offs_n = first_n + tl.arange(0, BLOCK_N)
+    mask_n = offs_n < end_n
+    offs_p = tl.arange(0, BLOCK_P)
+    parts_ptr = h_ptr + ((offs_p * num_rows + row) * NUM_SLICES + slice_id) * max_rank
+    columns_ptr = b_ptr + slot * stride_bslot + offs_n.to(tl.int64) * stride_bn
+    # --- load ---
+    y = tl.load(y_ptr + row * stride_yt + offs_n, mask=mask_n, other=0.0)
+    acc = tl.zeros([BLOCK_N], tl.float32)
+    for first_r in range(0, rank, BLOCK_R):
+        offs_r = first_r + tl.arange(0, BLOCK_R)
+        mask_r = offs_r < rank
+        whole_r = offs_r // VECTOR * VECTOR < rank  # whole vectors, so that a load is one instruction
+        b = tl.load(columns_ptr[:, None] + offs_r[None, :], mask=mask_n[:, None] & whole_r[None, :], other=0.0)
+        b = tl.where(mask_r[None, :], b, 0.0)
+        mask_p = (offs_p < NUM_PARTS)[:, None] & mask_r[None, :]
+        h = tl.sum(tl.load(parts_ptr[:, None] + offs_r[None, :], mask=mask_p, other=0.0), axis=0)
+        # --- compute (fp32) ---
+        acc += tl.sum(b.to(tl.float32) * h[None, :], axis=1)
+    # --- store ---
+    tl.store(y_ptr + row * stride_yt + offs_n, (y.to(tl.float32) + acc).to(y_ptr.dtype.element_ty), mask=mask_n)
 
 
 @triton.jit
 def _expand_tiles_kernel(
     y_ptr, h_ptr, b_ptr, ranks_ptr, order_ptr, chunk_slots_ptr, chunk_starts_ptr, chunk_lens_ptr, num_rows, max_rank,
     stride_yt, stride_bslot, stride_bn,
-    SLICE_SIZES: tl.constexpr, NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, FEW_ROWS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, VECTOR: tl.constexpr, PRECISION: tl.constexpr,
+    SLICE_SIZES: tl.constexpr, NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, VECTOR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     # --- which tile is mine ---
     chunk = tl.program_id(0)
@@ -182,50 +168,37 @@ def _expand_tiles_kernel(
     rank = tl.load(ranks_ptr + slot * NUM_SLICES + slice_id)
     if rank == 0:
         return  # the adapter leaves this slice alone
-    order_ptr += tl.load(chunk_starts_ptr + chunk)
-    if num_mine <= FEW_ROWS:
-        # A product of mostly empty tiles would take longer; B comes out of the cache for all but the first.
-        for m in range(num_mine):
-            row = tl.load(order_ptr + m).to(tl.int64)
-            _add_to_row(
-                y_ptr, h_ptr, b_ptr, row, slot, slice_id, first_n, end_n, rank, num_rows, max_rank,
-                stride_yt, stride_bslot, stride_bn, NUM_PARTS, NUM_SLICES, BLOCK_N, BLOCK_R, VECTOR,
-            )  # fmt: skip
-    else:
-        offs_m = tl.arange(0, BLOCK_M)
-        mask_m = offs_m < num_mine
-        rows = tl.load(order_ptr + offs_m, mask=mask_m, other=0).to(tl.int64)
-        offs_n = first_n + tl.arange(0, BLOCK_N)
-        mask_n = offs_n < end_n
-        mask_mn = mask_m[:, None] & mask_n[None, :]
-        columns_ptr = b_ptr + slot * stride_bslot + offs_n.to(tl.int64) * stride_bn
-        # --- load ---
-        y_tile_ptr = y_ptr + rows[:, None] * stride_yt + offs_n[None, :]
-        y = tl.load(y_tile_ptr, mask=mask_mn, other=0.0)
-        acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-        for first_r in range(0, rank, BLOCK_R):
-            offs_r = first_r + tl.arange(0, BLOCK_R)
-            mask_r = offs_r < rank
-            whole_r = offs_r // VECTOR * VECTOR < rank  # whole vectors, so that a load is one instruction
-            b = tl.load(columns_ptr[None, :] + offs_r[:, None], mask=whole_r[:, None] & mask_n[None, :], other=0.0)
-            b = tl.where(mask_r[:, None], b, 0.0)
-            h = tl.zeros([BLOCK_M, BLOCK_R], tl.float32)
-            for part in tl.static_range(NUM_PARTS):
-                rows_ptr = h_ptr + ((part * num_rows + rows[:, None]) * NUM_SLICES + slice_id) * max_rank
-                h += tl.load(rows_ptr + offs_r[None, :], mask=mask_m[:, None] & mask_r[None, :], other=0.0)
-            # --- compute (fp32) ---
-            acc = tl.dot(h, b.to(tl.float32), acc, input_precision=PRECISION)
-        # --- store ---
-        tl.store(y_tile_ptr, (y.to(tl.float32) + acc).to(y_ptr.dtype.element_ty), mask=mask_mn)
+    offs_m = tl.arange(0, BLOCK_M)
+    mask_m = offs_m < num_mine
+    rows = tl.load(order_ptr + tl.load(chunk_starts_ptr + chunk) + offs_m, mask=mask_m, other=0).to(tl.int64)
+    offs_n = first_n + tl.arange(0, BLOCK_N)
+    mask_n = offs_n < end_n
+    mask_mn = mask_m[:, None] & mask_n[None, :]
+    columns_ptr = b_ptr + slot * stride_bslot + offs_n.to(tl.int64) * stride_bn
+    # --- load ---
+    y_tile_ptr = y_ptr + rows[:, None] * stride_yt + offs_n[None, :]
+    y = tl.load(y_tile_ptr, mask=mask_mn, other=0.0)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for first_r in range(0, rank, BLOCK_R):
+        offs_r = first_r + tl.arange(0, BLOCK_R)
+        mask_r = offs_r < rank
+        whole_r = offs_r // VECTOR * VECTOR < rank  # whole vectors, so that a load is one instruction
+        b = tl.load(columns_ptr[None, :] + offs_r[:, None], mask=whole_r[:, None] & mask_n[None, :], other=0.0)
+        b = tl.where(mask_r[:, None], b, 0.0)
+        h = tl.zeros([BLOCK_M, BLOCK_R], tl.float32)
+        for part in tl.static_range(NUM_PARTS):
+            rows_ptr = h_ptr + ((part * num_rows + rows[:, None]) * NUM_SLICES + slice_id) * max_rank
+            h += tl.load(rows_ptr + offs_r[None, :], mask=mask_m[:, None] & mask_r[None, :], other=0.0)
+        # --- compute (fp32) ---
+        acc = tl.dot(h, b.to(tl.float32), acc, input_precision=PRECISION)
+    # --- store ---
+    tl.store(y_tile_ptr, (y.to(tl.float32) + acc).to(y_ptr.dtype.element_ty), mask=mask_mn)
 
 
 RANK_BLOCK = 16
 """Ranks at a time, see `lora_shrink`."""
 
-FEW_ROWS = 4
-"""Rows of a chunk up to which they are taken one by one. H200, 2026-11-30."""
-
-ROW_BLOCKS = ((1 << 30, (128, 4)),)
+ROW_BLOCKS = ((16, (128, 4)), (1 << 30, (512, 4)))
 """(up to so many rows, (BLOCK_N, warps)). H200, 2026-11-30."""
 
 TILE_BLOCKS = {16: (256, 4), 32: (128, 4), 64: (128, 4), 128: (128, 8)}

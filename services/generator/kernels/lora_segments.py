@@ -14,18 +14,21 @@ import numpy as np
 from services.generator.core.slots import NO_ADAPTER
 from services.generator.kernels.chunks import IntArray, cut_chunks, max_chunks
 
-CHUNK_SIZES = ((16, 1), (512, 16), (1 << 30, 64))
-"""(up to so many rows, chunk size). H200, 2026-11-30."""
+CHUNK_SIZES = ((7, 1), (127, 16), (1 << 30, 64))
+"""(up to so many rows an adapter, chunk size). H200, 2026-11-30."""
 
 ArrayT = TypeVar("ArrayT")
 
 
-def chunk_size_for(num_rows: int) -> int:
-    """The chunk size that is fastest for a step of so many rows; 1 means a program per row.
+def chunk_size_for(num_rows: int, num_adapters: int) -> int:
+    """The chunk size that is fastest for a step; 1 means a program per row.
 
-    A function of the number of rows only, so that a graph replays whatever the mix of adapters.
+    Args:
+        num_rows: rows of the step, or of the graph.
+        num_adapters: different adapters among them, or as many as the graph is made for: more are right, but slower.
     """
-    return next(size for limit, size in CHUNK_SIZES if num_rows <= limit)
+    rows_each = num_rows // max(1, num_adapters)
+    return next(size for limit, size in CHUNK_SIZES if rows_each <= limit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,12 @@ from services.generator.kernels.arguments import (
 )
 
 
-def num_parts(num_rows: int, in_features: int) -> int:
-    """Into how many parts `x` is split: few rows alone would leave most of the GPU idle.
+def num_parts(num_rows: int, in_features: int, chunk_size: int) -> int:
+    """Into how many parts `x` is split: few programs would leave most of the GPU idle, many parts take `lora_expand` long to sum.
 
     A function of sizes only, so that a graph replays whatever the mix of adapters.
     """
-    parts = next(parts for limit, parts in PARTS if num_rows <= limit)
+    parts = next(parts for limit, parts in PARTS[chunk_size > 1] if num_rows <= limit)
     return max(1, min(parts, in_features // MIN_PART))
 
 
@@ -66,7 +66,7 @@ def lora_shrink(
     parts, num_rows, num_slices, max_rank = h.shape
     strides = (x.stride(0), a.stride(0), a.stride(1), a.stride(2))
     if chunk_size == 1:
-        block_k, num_warps = ROW_BLOCKS[x.dtype]
+        block_k, num_warps = next(blocks for limit, blocks in ROW_BLOCKS[x.dtype] if num_rows <= limit)
         _shrink_rows_kernel[(num_rows, parts, num_slices)](
             h, x, a, ranks, scales, row_slots, num_rows, x.shape[1], max_rank, *strides,
             NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_R=RANK_BLOCK, BLOCK_K=block_k, num_warps=num_warps,
@@ -179,11 +179,18 @@ RANK_BLOCK = 16
 MIN_PART = 128
 """The fewest elements of `x` in a part."""
 
-PARTS = ((4, 32), (16, 16), (128, 8), (512, 4), (2048, 2), (1 << 30, 1))
-"""(up to so many rows, parts). H200, 2026-11-30."""
+PARTS = {
+    False: ((4, 32), (16, 16), (512, 4), (1 << 30, 1)),
+    True: ((16, 16), (128, 8), (512, 4), (2048, 2), (1 << 30, 1)),
+}
+"""whether by chunks: (up to so many rows, parts). H200, 2026-11-30."""
 
-ROW_BLOCKS = {torch.float16: (512, 8), torch.bfloat16: (512, 8), torch.float32: (256, 8)}
-"""dtype: (BLOCK_K, warps). H200, 2026-11-30."""
+ROW_BLOCKS = {
+    torch.float16: ((16, (512, 8)), (1 << 30, (1024, 4))),
+    torch.bfloat16: ((16, (512, 8)), (1 << 30, (1024, 4))),
+    torch.float32: ((1 << 30, (256, 8)),),
+}
+"""dtype: (up to so many rows, (BLOCK_K, warps)). H200, 2026-11-30."""
 
 TILE_BLOCKS = {torch.float16: (128, 4, 4), torch.bfloat16: (128, 4, 4), torch.float32: (64, 4, 3)}
 """dtype: (BLOCK_K, warps, stages). H200, 2026-11-30."""
