@@ -28,7 +28,7 @@ from services.generator.settings import GeneratorSettings
 from shared.contracts.chat import ChatRequest
 from shared.contracts.completions import CompletionRequest
 from shared.contracts.generation import GenerationFields, Usage
-from shared.errors import InvalidRequestError
+from shared.errors import EngineDeadError, InvalidRequestError
 from shared.http.handlers import invalid_request_from
 from shared.settings.errors import StartError
 from shared.settings.threads import set_thread_environment
@@ -71,7 +71,10 @@ class LLM:
     """
 
     def __init__(self, model: str, **settings: Any) -> None:
-        self._settings = GeneratorSettings(model=model, **settings)
+        try:
+            self._settings = GeneratorSettings(model=model, **settings)
+        except ValidationError as error:
+            raise StartError(str(error)) from None
         self._handle = EngineHandle(self._settings.max_requests)
         self._service = build_service(self._settings, self._handle)
         self._threads = _Threads(self._settings, self._handle)
@@ -92,6 +95,8 @@ class LLM:
             InvalidRequestError: names the field that is wrong; nothing was generated then, or the other prompts are given up.
         """
         items = _split(prompts)
+        if any(not isinstance(item, str) and any(not isinstance(part, int) for part in item) for item in items):
+            raise InvalidRequestError("prompt: each is a text or a list of token ids", param="prompt")
         bodies = [
             _read(CompletionRequest, sampling, prompt=prompt, lora=name)
             for prompt, name in zip(items, _spread(lora, len(items)), strict=True)
@@ -106,7 +111,8 @@ class LLM:
         lora: Adapters = None,
     ) -> list[Generation]:
         """Answer a conversation, or each of several; the same errors."""
-        several = [conversations] if not conversations or isinstance(conversations[0], Mapping) else conversations
+        is_one = len(conversations) > 0 and isinstance(conversations[0], Mapping)
+        several = [conversations] if is_one else conversations
         bodies = [
             _read(ChatRequest, sampling, messages=messages, lora=name)
             for messages, name in zip(several, _spread(lora, len(several)), strict=True)
@@ -161,8 +167,12 @@ def _spread(lora: Adapters, count: int) -> Sequence[str | None]:
 
 
 def _read(contract: type[Fields], sampling: Sampling | None, **own: Any) -> Fields:
+    sampling = sampling or {}
+    for name in own:
+        if name in sampling:
+            raise InvalidRequestError(f"{name}: is an argument of its own, not a part of sampling", param=name)
     try:
-        body = contract.model_validate({**(sampling or {}), **own})
+        body = contract.model_validate({**sampling, **own})
     except ValidationError as error:
         raise invalid_request_from(error.errors(include_input=False, include_url=False)) from None
     if body.stream:
@@ -194,6 +204,9 @@ class _Threads:
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run `work` on the event loop and wait for its result."""
+        if self._loop.is_closed():
+            work.close()
+            raise EngineDeadError("The engine was closed")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def stop(self) -> None:
@@ -208,7 +221,7 @@ class _Threads:
     async def _connect(self) -> None:
         self._events = asyncio.create_task(self._handle.run(self._address), name="llm-events")
         ends = [asyncio.create_task(event.wait()) for event in (self._handle.is_ready, self._engine_ended)]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([*ends, self._events], return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.cancel()
 
@@ -220,10 +233,10 @@ class _Threads:
 
     def _run_engine(self) -> None:
         """Thread of the engine; what ends it early is raised to whoever waits."""
-        num_threads = set_thread_environment(self._settings.num_threads)
-        from services.generator.engine.build import build_engine  # loads torch, which reads that environment
-
         try:
+            num_threads = set_thread_environment(self._settings.num_threads)
+            from services.generator.engine.build import build_engine  # loads torch, which reads that environment
+
             build_engine(self._settings, num_threads, address=self._address).run()
         except Exception as error:  # noqa: BLE001 - the top of a thread: its waiters are told
             self._error = error

@@ -74,7 +74,10 @@ class GeneratorSettings(ModelSettings):
         64, ge=1, le=512, description="Largest rank of an adapter; memory for it is taken in every slot, time is not."
     )
     lora_max_wait: float = Field(
-        5.0, ge=0, description="Seconds that a request waits for a slot before the rows of another adapter give way."
+        5.0,
+        gt=0,
+        description="Seconds that a request waits for a slot before the rows of another adapter give way, and that an "
+        "adapter keeps a slot at least while others wait.",
     )
     block_size: int = Field(16, ge=1, le=256, description="Token positions in a KV block.")
     num_gpu_blocks_override: int | None = Field(

@@ -56,6 +56,7 @@ class FakeEngine:
     def __init__(self, answer: Callable[[list[int], SamplingParams], list]) -> None:
         self._answer = answer
         self.submitted: list[tuple[list[int], SamplingParams]] = []
+        self.closed: Exception | None = None
         self.adapters: dict[str, AdapterInfo] = {}
         self.used_adapters: list[str | None] = []
         self.salts: list[str | None] = []
@@ -68,7 +69,9 @@ class FakeEngine:
         self.refusal: Exception | None = None
 
     def check_open(self) -> None:
-        """Always open; what is refused is refused by `submit`."""
+        """Raises `closed` where that is set; other refusals come from `submit`."""
+        if self.closed is not None:
+            raise self.closed
 
     def submit(self, prompt: list[int], sampling: SamplingParams, options: RequestOptions) -> ScriptedStream:
         if self.refusal is not None and len(self.submitted) >= (self.refuse_after or 0):

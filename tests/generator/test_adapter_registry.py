@@ -1,5 +1,6 @@
 """Adapters under the scheduler: more of them than slots, preemption, aborts; each request gets its own adapter's tokens."""
 
+import itertools
 import random
 
 import pytest
@@ -8,6 +9,8 @@ from services.generator.core.request import FinishReason
 from services.generator.scheduler.adapter_registry import AdapterRegistry
 from tests.fakes.fake_runner import solo_output
 from tests.generator.test_scheduler import VOCAB, Engine
+
+TURN_MS = 5_000
 
 
 class Clock:
@@ -100,14 +103,20 @@ def test_a_wait_for_a_slot_is_bounded():
     assert engine.outputs[first] == expected(engine, first)
 
 
-def test_more_adapters_than_slots_take_turns():
+def test_more_adapters_than_slots_take_turns_of_the_length_that_was_set():
     names = [f"a{number}" for number in range(5)]
     engine = make_engine(1, names, max_len=1000, num_blocks=400)
     requests = [engine.submit([number], 100, adapter=name) for number, name in enumerate(names)]
+    changes, holder = [], None
     for _ in range(80):
         engine.step()
+        now = next((name for name, version in engine.versions.items() if version.slot is not None), None)
+        if now != holder:
+            changes.append(engine.clock.now_ms)
+            holder = now
         engine.clock.now_ms += 1_000
     assert all(engine.outputs[request] for request in requests)
+    assert min(later - earlier for earlier, later in itertools.pairwise(changes)) >= TURN_MS
     engine.drain()
     assert all(engine.outputs[request] == expected(engine, request) for request in requests)
 

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from services.generator import LLM
-from shared.errors import InvalidRequestError
+from shared.errors import EngineDeadError, InvalidRequestError
 from shared.settings.errors import StartError
 
 GREEDY = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
@@ -61,7 +61,13 @@ def test_one_conversation_or_several(llm):
 
 @pytest.mark.parametrize(
     ("sampling", "field"),
-    [({"temperature": -1}, "temperature"), ({"stream": True}, "stream"), ({"no_such": 1}, "no_such")],
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"stream": True}, "stream"),
+        ({"no_such": 1}, "no_such"),
+        ({"lora": "a"}, "lora"),
+        ({"prompt": "x"}, "prompt"),
+    ],
 )
 def test_a_wrong_field_is_named(llm, sampling, field):
     with pytest.raises(InvalidRequestError, match=field):
@@ -74,6 +80,12 @@ def test_a_prompt_that_cannot_be_served_gives_up_the_others(llm):
     assert llm.generate("hello", GREEDY)[0].choices[0].reason == "length"
 
 
+def test_a_list_of_texts_is_not_one_prompt(llm):
+    with pytest.raises(InvalidRequestError, match="prompt"):
+        llm.generate([["a", "b"]], GREEDY)
+    assert llm.chat([], GREEDY) == []
+
+
 def test_a_model_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(StartError, match="neither a folder"):
         LLM(str(tmp_path / "nowhere"))
@@ -84,6 +96,8 @@ def test_closing_ends_every_thread(tiny_llama):
     llm = LLM(str(tiny_llama), num_threads=1)
     llm.close()
     llm.close()
+    with pytest.raises(EngineDeadError):
+        llm.generate("hello", GREEDY)
     assert not {thread for thread in set(threading.enumerate()) - before if thread.name.startswith("llm-")}
 
 

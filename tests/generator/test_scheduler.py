@@ -50,6 +50,7 @@ class Engine:
             KVCacheManager(spec, BlockKeys(b"w", "float32", block_size) if cache else None),
             GrammarManager(TOKENIZER, VOCAB, VOCAB, threads),
             adapters,
+            max_adapter_wait_ms=5_000,
             clock=clock,
         )
         self.runner = FakeRunner(num_blocks, block_size, max_num_seqs, VOCAB)

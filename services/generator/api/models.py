@@ -1,6 +1,6 @@
 """`GET /v1/models` and below, `POST /tokenize` and `POST /detokenize`: what is served, and its tokenizer.
 
-Built by `app.py`. These work while the engine loads, since they need the model's folder only.
+Built by `app.py`. They answer while the engine loads too, without the adapters, which it reads.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ def models_router(service: GeneratorService) -> APIRouter:
 
     @router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
     async def tokenize(body: Annotated[TokenizeRequest, Depends(service.body(TokenizeRequest))]) -> Response:
-        service.card.check_name(body.model)
+        service.check_name(body.model)
         tokens = await _tokens(service, body)
         return json_response(
             TokenizeResponse(tokens=tokens, count=len(tokens), max_model_len=service.card.max_model_len)
@@ -35,7 +35,7 @@ def models_router(service: GeneratorService) -> APIRouter:
 
     @router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest))
     async def detokenize(body: Annotated[DetokenizeRequest, Depends(service.body(DetokenizeRequest))]) -> Response:
-        service.card.check_name(body.model)
+        service.check_name(body.model)
         return json_response(DetokenizeResponse(prompt=await service.prompts.detokenize(body.tokens)))
 
     return router

@@ -51,9 +51,14 @@ class GeneratorService:
 
     def check(self, fields: GenerationFields) -> None:
         """What can be refused before any work is done: the model's name, the engine's state, impossible options."""
+        self.engine.check_open()
         self.adapter_of(fields)
         check_stream_options(fields)
-        self.engine.check_open()
+
+    def check_name(self, asked: str | None) -> None:
+        """Raise ModelNotFoundError unless `asked` is the base model, one of its adapters, or left out."""
+        if asked not in self.engine.adapters:
+            self.card.check_name(asked)
 
     def adapter_of(self, fields: GenerationFields) -> str | None:
         """The adapter that a request names, as its `model` or as `lora`; None for the base model.

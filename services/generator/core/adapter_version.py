@@ -16,6 +16,7 @@ class AdapterVersion:
         num_leases: requests that were accepted with it and have not ended.
         num_running: its sequences in the running batch; they keep it in its slot.
         slot: where it is on the device, if it is.
+        entered_ms: when the first of the sequences that run now entered, on the scheduler's clock.
     """
 
     name: str
@@ -24,3 +25,4 @@ class AdapterVersion:
     num_leases: int = 0
     num_running: int = 0
     slot: int | None = None
+    entered_ms: int = 0

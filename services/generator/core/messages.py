@@ -7,7 +7,7 @@ import msgspec
 
 from services.generator.core.request import FinishReason, Request
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):

@@ -36,7 +36,7 @@ class Sequence:
         row: place in the runner's tables while running.
         last_step_id: last plan that reads or writes this sequence's blocks and row.
         adapter: the version it runs on to its end; None for the base model.
-        waiting_since_ms: when it began to wait for its adapter's slot, on the scheduler's clock.
+        blocked_since_ms: when it was first passed over for want of a slot, on the scheduler's clock; None where it was not.
         salt: what determines its KV besides the token ids.
         block_keys: content keys of its leading full blocks, whether it holds them or not.
         num_published_tokens: leading positions in blocks that others can find.
@@ -55,7 +55,7 @@ class Sequence:
     row: int | None = None
     last_step_id: int = -1
     adapter: AdapterVersion | None = None
-    waiting_since_ms: int = 0
+    blocked_since_ms: int | None = None
     salt: PrefixSalt = field(default_factory=PrefixSalt)
     block_keys: list[bytes] = field(default_factory=list)
     num_published_tokens: int = 0

@@ -6,6 +6,7 @@ Must not import torch.
 
 import asyncio
 import itertools
+import time
 import uuid
 from enum import StrEnum
 from typing import Self
@@ -63,6 +64,7 @@ class EngineHandle:
         self._decoder = msgspec.msgpack.Decoder(Event)
         self.state = EngineState.LOADING
         self.is_ready = asyncio.Event()
+        self.ready_at: float | None = None
         self.stats = EngineStats()
         self.adapters: dict[str, AdapterInfo] = {}
 
@@ -75,6 +77,7 @@ class EngineHandle:
         """Connect to the engine that is bound to `address`, or will be, and hand out its events until cancelled."""
         self.state = EngineState.LOADING
         self.is_ready.clear()
+        self.ready_at = None
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, self._frontend_id.encode())
@@ -166,6 +169,7 @@ class EngineHandle:
             case EngineReady():
                 self.state = EngineState.READY
                 self.is_ready.set()
+                self.ready_at = time.monotonic()
                 self.adapters = {info.name: info for info in event.adapters}
                 log.info("engine_ready", num_blocks=event.num_blocks, block_size=event.block_size)
             case StepEvents():

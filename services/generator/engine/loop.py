@@ -128,8 +128,8 @@ class EngineLoop(Generic[Launched]):
             while self._in_flight:  # the masks depend on the tokens of every step before
                 if not self._commit_oldest():
                     return
-        masks = self._scheduler.masks(plan)
         try:
+            masks = self._scheduler.masks(plan)
             self._in_flight.append((plan, self._runner.sample(launched, masks)))
         except Exception as error:  # noqa: BLE001 - the same
             self._recover(error)

@@ -55,10 +55,10 @@ class EngineSupervisor:
         """Keep an engine alive until that has failed too often in a row."""
         num_failures, was_ready = 0, False
         while True:
-            started_at = time.monotonic()
             reason = await self._run_engine()
-            was_ready = was_ready or self._handle.is_ready.is_set()
-            if time.monotonic() - started_at > STABLE_S and self._handle.is_ready.is_set():
+            ready_at = self._handle.ready_at
+            was_ready = was_ready or ready_at is not None
+            if ready_at is not None and time.monotonic() - ready_at > STABLE_S:
                 num_failures = 0
             num_failures += 1
             if not was_ready or num_failures > self._settings.max_engine_restarts:

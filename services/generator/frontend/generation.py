@@ -171,7 +171,7 @@ class _ChoiceText:
         if reason is FinishReason.DEADLINE:
             raise DeadlineExceededError("The deadline of the request passed before it was started")
         if reason is FinishReason.NO_ADAPTER:
-            raise AdapterNotFoundError("model: the adapter is not there any more", param="model")
+            raise AdapterNotFoundError("The adapter is not there any more")
         if reason is FinishReason.FAILED:
             raise InternalError("The engine failed on this request")
         if reason is FinishReason.ABORT:

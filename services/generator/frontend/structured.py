@@ -82,7 +82,7 @@ class GrammarReader:
         """What is wrong with a grammar, in llguidance's words; empty where nothing is."""
         fault = self._verdicts.get(grammar)
         if fault is None:
-            fault = await self._compile(await self._load(wanted.param), grammar)
+            fault = await self._compile(await self._load(wanted.param), grammar, wanted.param)
             self._verdicts[grammar] = fault
             if len(self._verdicts) > MAX_VERDICTS:
                 self._verdicts.popitem(last=False)
@@ -90,14 +90,24 @@ class GrammarReader:
             self._verdicts.move_to_end(grammar)
         return fault
 
-    async def _compile(self, tokens: LLTokenizer, grammar: str) -> str:
-        checking = self._threads.submit(_check, tokens, grammar)
+    async def _compile(self, tokens: LLTokenizer, grammar: str, param: str) -> str:
+        """The verdict on a grammar; that it took too long is none, since that may be the machine's fault."""
+        has_begun, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def check() -> str:
+            loop.call_soon_threadsafe(has_begun.set)
+            return _check(tokens, grammar)
+
+        checking = self._threads.submit(check)
+        try:
+            await asyncio.wait_for(has_begun.wait(), COMPILE_S)
+        except TimeoutError:
+            checking.cancel()
+            raise OverloadedError("Too many grammars are being compiled", retry_after_s=COMPILE_S) from None
         try:
             return await asyncio.wait_for(asyncio.wrap_future(checking), COMPILE_S)
         except TimeoutError:
-            if checking.cancelled():  # it never began
-                raise OverloadedError("Too many grammars are being compiled", retry_after_s=COMPILE_S) from None
-            return f"takes longer than {COMPILE_S:g} s to compile"
+            raise InvalidRequestError(f"{param}: takes longer than {COMPILE_S:g} s to compile", param=param) from None
 
     async def _load(self, param: str) -> LLTokenizer:
         """The model's tokens, once they are read."""

@@ -29,8 +29,6 @@ class AdapterRegistry:
         self._idle: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_slots))
         self._copies: list[AdapterCopy] = []
         self._next_id = 0
-        self.num_hits = 0
-        self.num_copies = 0
 
     def add(self, name: str, kv_digest: bytes | None) -> AdapterVersion:
         """A new version of `name`; requests that run on an older one finish on that."""
@@ -60,14 +58,13 @@ class AdapterRegistry:
         """Whether a sequence with `version` can join the running batch now; the base model always can."""
         return version is None or version.slot is not None or len(self._idle) > 0
 
-    def enter(self, version: AdapterVersion) -> None:
+    def enter(self, version: AdapterVersion, now_ms: int) -> None:
         """A sequence with `version` joins the running batch, for which `can_enter` said yes."""
         if version.slot is None:
             self._take_slot(version)
-        else:
-            self.num_hits += 1
         if version.num_running == 0 and version.slot is not None:
             del self._idle[version.slot]
+            version.entered_ms = now_ms
         version.num_running += 1
 
     def leave(self, version: AdapterVersion) -> None:
@@ -81,10 +78,10 @@ class AdapterRegistry:
         copies, self._copies = self._copies, []
         return copies
 
-    def least_used(self) -> AdapterVersion | None:
-        """The version in a slot with the fewest running sequences, but for idle ones: the cheapest to make room of."""
+    def longest_running(self) -> AdapterVersion | None:
+        """Of the versions whose sequences run, the one that has had its slot the longest."""
         busy = [version for version in self._slots if version is not None and version.num_running > 0]
-        return min(busy, key=lambda version: version.num_running, default=None)
+        return min(busy, key=lambda version: version.entered_ms, default=None)
 
     def forget_slots(self) -> None:
         """Nothing is known of what the slots hold; nothing may be running."""
@@ -120,7 +117,6 @@ class AdapterRegistry:
             before.slot = None
         self._slots[slot], version.slot = version, slot
         self._copies.append(AdapterCopy(slot, version.version_id))
-        self.num_copies += 1
 
 
 def _counts(sequences: Iterable[Sequence]) -> dict[AdapterVersion, int]:

@@ -16,9 +16,15 @@ from llguidance.numpy import fill_next_token_bitmask_par
 from services.generator.core.grammar import compile_grammar
 from services.generator.core.plan import MASK_BITS, IntArray
 from shared.errors import InternalError
+from shared.observability.logging import get_logger
 
 RequestKey = tuple[str, int]
 """(frontend_id, request_id)"""
+log = get_logger(__name__)
+
+NO_GRAMMAR = "%%"
+"""Text that no matcher can follow: its error state stands for any failure to compile."""
+
 MAX_COMPILED = 128
 """Compiled grammars that are kept for later requests."""
 ALL = -1
@@ -60,8 +66,12 @@ class GrammarManager:
         """Whether the request's grammar is compiled; one that cannot be is ready too, and fails at its first token."""
         future = self._preparing.get(key)
         if future is not None and future.done():
-            self._matchers[key] = future.result().deep_copy()
             del self._preparing[key]
+            if future.exception() is None:
+                self._matchers[key] = future.result().deep_copy()
+            else:
+                log.error("grammar_failed", exc_info=future.exception())
+                self._matchers[key] = compile_grammar(self._tokenizer, NO_GRAMMAR)
         return key not in self._preparing
 
     def wait(self, timeout_s: float) -> None:

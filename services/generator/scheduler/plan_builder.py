@@ -13,6 +13,7 @@ from services.generator.core.plan import TOKEN_ON_DEVICE, AdapterCopy, BlockUpda
 from services.generator.core.sequence import Sequence
 from services.generator.core.slots import NO_ADAPTER
 from services.generator.scheduler.row_states import row_states, union
+from shared.errors import InternalError
 
 
 class Chunk(NamedTuple):
@@ -130,8 +131,11 @@ def _row(sequence: Sequence) -> int:
 
 
 def _adapter_slot(sequence: Sequence) -> int:
-    adapter = sequence.adapter
-    return NO_ADAPTER if adapter is None or adapter.slot is None else adapter.slot
+    if sequence.adapter is None:
+        return NO_ADAPTER
+    if sequence.adapter.slot is None:
+        raise InternalError("a sequence was planned whose adapter has no slot; this is a bug")
+    return sequence.adapter.slot
 
 
 def _tokens(chunk: Chunk) -> list[int]:

@@ -30,7 +30,8 @@ class Scheduler:
     Args:
         grammars: None where the model cannot follow any.
         adapters: None where there is no bank.
-        max_adapter_wait_ms: how long a sequence waits for a slot of the bank before others are preempted for it.
+        max_adapter_wait_ms: how long a sequence waits for a slot of the bank before others are preempted for it, which is
+            also how long those keep theirs.
         clock: what deadlines and waits are measured with.
     """
 
@@ -41,7 +42,7 @@ class Scheduler:
         grammars: GrammarManager | None = None,
         adapters: AdapterRegistry | None = None,
         *,
-        max_adapter_wait_ms: int = 5_000,
+        max_adapter_wait_ms: int = 0,
         clock: Clock = unix_ms,
     ) -> None:
         self._limits = limits
@@ -89,7 +90,7 @@ class Scheduler:
     def shed(self) -> list[tuple[str, TokenEvent]]:
         """End the requests that were not started before their deadline; answers (frontend_id, event) for each."""
         events = []
-        for sequence in self._deadlines.past(self._queues.unstarted):
+        for sequence in self._deadlines.past(self._queues.not_running):
             self._queues.finish(sequence)
             event = TokenEvent(sequence.request.request_id, [], FinishReason.DEADLINE)
             events.append((sequence.request.frontend_id, event))
@@ -184,7 +185,7 @@ class Scheduler:
         """Levels for the metrics."""
         return EngineStats(
             num_running=len(self._queues.running),
-            num_waiting=len(self._queues.unstarted),
+            num_waiting=len(self._queues.not_running),
             num_used_blocks=self._kv_cache.num_used_blocks,
             num_preemptions=self._queues.num_preemptions,
             num_prefix_queried_tokens=self._kv_cache.num_queried_tokens,
@@ -256,6 +257,8 @@ class Scheduler:
         while num_passed < len(waiting) and self._queues.has_free_row and budget > 0 and most != 0:
             sequence = waiting[num_passed]
             if not self._adapters.can_enter(sequence.adapter):
+                if sequence.blocked_since_ms is None:
+                    sequence.blocked_since_ms = self._clock()
                 num_passed += 1
                 continue
             most = None if most is None else most - 1
@@ -283,15 +286,16 @@ class Scheduler:
     def _make_room_for_adapters(self) -> None:
         """Preempt the rows of one resident adapter for a sequence that has waited too long for a slot.
 
-        The victims wait in turn, so adapters beyond the slots take turns of `max_adapter_wait_ms`.
+        An adapter keeps its slot for `max_adapter_wait_ms` at least, so more adapters than slots take turns of that length.
         """
-        if not self._adapters.is_full:
+        victim = self._adapters.longest_running() if self._adapters.is_full else None
+        longest_blocked_ms = self._clock() - self._max_adapter_wait_ms
+        if victim is None or victim.entered_ms > longest_blocked_ms:
             return
-        blocked = (sequence for sequence in self._queues.waiting if not self._adapters.can_enter(sequence.adapter))
-        starving = min(blocked, key=lambda sequence: sequence.waiting_since_ms, default=None)
-        if starving is None or self._clock() - starving.waiting_since_ms < self._max_adapter_wait_ms:
+        blocked = ((s.blocked_since_ms, s) for s in self._queues.waiting if s.blocked_since_ms is not None)
+        since_ms, starving = min(blocked, key=lambda item: item[0], default=(None, None))
+        if since_ms is None or starving is None or since_ms > longest_blocked_ms:
             return
-        victim = self._adapters.least_used()
         for sequence in [s for s in reversed(self._queues.running) if s.adapter is victim]:
             self._queues.preempt(sequence)
         self._queues.put_first(starving)

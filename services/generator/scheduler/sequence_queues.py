@@ -50,8 +50,8 @@ class SequenceQueues:
         return len(self._sequences)
 
     @property
-    def unstarted(self) -> list[Sequence]:
-        """All that hold no row."""
+    def not_running(self) -> list[Sequence]:
+        """All that wait, for a row or for their grammar first, the preempted ones among them."""
         return [*self.waiting, *self._preparing]
 
     @property
@@ -78,7 +78,6 @@ class SequenceQueues:
         self._sequences[sequence.key] = sequence
         if sequence.adapter is not None:
             self._adapters.lease(sequence.adapter)
-            sequence.waiting_since_ms = self._clock()
         if self._grammars is not None and sequence.request.sampling.grammar is not None:
             self._grammars.begin(sequence.key, sequence.request.sampling.grammar)
             self._preparing.append(sequence)
@@ -105,8 +104,9 @@ class SequenceQueues:
         sequence.row = self._free_rows.pop()
         sequence.status = SequenceStatus.RUNNING
         self.running.append(sequence)
+        sequence.blocked_since_ms = None
         if sequence.adapter is not None:
-            self._adapters.enter(sequence.adapter)
+            self._adapters.enter(sequence.adapter, self._clock())
 
     def preempt(self, sequence: Sequence) -> None:
         """A running sequence goes back to the head of the queue, to be computed anew."""
@@ -171,7 +171,6 @@ class SequenceQueues:
         self.running.remove(sequence)
         if sequence.adapter is not None:
             self._adapters.leave(sequence.adapter)
-            sequence.waiting_since_ms = self._clock()
 
     def _retire(self, sequence: Sequence) -> None:
         """Give back row and blocks, now or when the last plan that uses them is committed."""

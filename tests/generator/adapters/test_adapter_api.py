@@ -119,5 +119,5 @@ def test_an_adapter_that_cannot_be_served_stops_the_start(folders, tmp_path, fla
 
 @pytest.mark.parametrize("value", ["a", "=x", "a=", "-a=x", "a b=x"])
 def test_a_flag_that_is_not_name_and_folder_is_refused(folders, value):
-    with pytest.raises(ValueError, match="NAME=FOLDER"):
+    with pytest.raises(StartError, match="NAME=FOLDER"):
         LLM(str(folders["base"]), lora=[value])

@@ -72,7 +72,7 @@ def test_five_adapters_and_the_base_model_in_one_batch_each_get_their_own_text(b
         f"a{number}": make_adapter(base, tmp_path / str(number), seed=number, **kind)
         for number, kind in enumerate(kinds)
     }
-    engine = build(base, adapters, max_loras=3, max_num_seqs=6, max_num_batched_tokens=24, lora_max_wait=0.0)
+    engine = build(base, adapters, max_loras=3, max_num_seqs=6, max_num_batched_tokens=24, lora_max_wait=0.01)
     rng = random.Random(0)
     names = [None, *adapters] * 2
     prompts = [[rng.randrange(250) for _ in range(rng.randint(1, 40))] for _ in names]
