@@ -24,6 +24,7 @@ from shared.contracts.embeddings import EmbeddingRequest
 from shared.contracts.fields import Only, Standing, standing
 from shared.contracts.generation import StreamOptions
 from shared.contracts.rerank import RerankDocument, RerankRequest
+from shared.contracts.structured import JsonSchema, ResponseFormat, StructuredOutputs
 from shared.contracts.tokenize import DetokenizeRequest, TokenizeRequest
 from shared.contracts.wire import WireModel
 from tools.source_files import ROOT
@@ -37,7 +38,17 @@ ENDPOINTS: dict[str, type[WireModel]] = {
     "/v1/embeddings": EmbeddingRequest,
     "/v1/rerank, /rerank, /v2/rerank": RerankRequest,
 }
-OBJECTS: tuple[type[WireModel], ...] = (ChatMessage, TextPart, ToolCall, FunctionCall, StreamOptions, RerankDocument)
+OBJECTS: tuple[type[WireModel], ...] = (
+    ChatMessage,
+    TextPart,
+    ToolCall,
+    FunctionCall,
+    StreamOptions,
+    ResponseFormat,
+    JsonSchema,
+    StructuredOutputs,
+    RerankDocument,
+)
 HEAD = """# Fields of the API
 
 Written by `make docs` from `shared/contracts`; do not edit. Each field of a request's body stands in one of three lists:
