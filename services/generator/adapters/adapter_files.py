@@ -29,8 +29,12 @@ class AdapterFiles:
         self._open_files = ExitStack()
         self._where: dict[str, Any] = {}
         try:
-            for path in _shards(folder, root):
+            paths, listed = _shards(folder, root)
+            for path in paths:
                 self._add(path)
+            missing = listed - set(self._where)
+            if missing:
+                raise refusal(INDEX, f"lists {min(missing)}, which no file holds")
         except BaseException:
             self._open_files.close()
             raise
@@ -43,7 +47,8 @@ class AdapterFiles:
                     raise refusal(name, "is there twice")
                 self._where[name] = file
         except (SafetensorError, OSError) as error:
-            raise refusal(path.name, f"cannot be read: {error}") from None
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise refusal(path.name, f"cannot be read: {reason}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -69,19 +74,18 @@ class AdapterFiles:
         return tensor
 
 
-def _shards(folder: Path, root: Path | None) -> list[Path]:
+def _shards(folder: Path, root: Path | None) -> tuple[list[Path], set[str]]:
+    """The files, and the tensors that an index says they hold."""
     whole = find_file(folder, WEIGHTS, root)
     if whole is not None:
-        return [whole]
+        return [whole], set()
     if find_file(folder, INDEX, root) is None:
-        pickled = find_file(folder, PICKLED, root)
-        raise refusal(
-            WEIGHTS, "is missing" if pickled is None else f"is missing; {PICKLED} is pickled, so it is not read"
-        )
+        is_pickled = find_file(folder, PICKLED, root) is not None
+        raise refusal(WEIGHTS, f"is missing; {PICKLED} is pickled, so it is not read" if is_pickled else "is missing")
     places = read_object(folder, INDEX, root).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
         raise refusal(INDEX, "has no weight_map of file names")
-    return [_shard(folder, name, root) for name in sorted(set(places.values()))]
+    return [_shard(folder, name, root) for name in sorted(set(places.values()))], set(places)
 
 
 def _shard(folder: Path, name: str, root: Path | None) -> Path:

@@ -81,9 +81,7 @@ class PeftConfig:
 
     def concerns(self, module: str) -> bool:
         """Whether PEFT would put an adapter on the module with this full name."""
-        if _names(self.exclude_modules, module) or any(
-            re.match(_SAVED.format(saved), module) for saved in self.modules_to_save
-        ):
+        if _names(self.exclude_modules, module) or any(is_part(module, saved) for saved in self.modules_to_save):
             return False
         if self.target_modules == ALL_LINEAR:
             return module not in (EMBEDDING, HEAD)
@@ -97,6 +95,11 @@ class PeftConfig:
         matches = (re.match(expression, module) for expression in expressions)
         match = next((match for match in matches if match is not None), None)
         return match is not None and int(match["idx"]) in (self.layers_to_transform or ())
+
+
+def is_part(name: str, saved: str) -> bool:
+    """Whether `name`, of a module or a tensor, has among its parts one of `modules_to_save`."""
+    return re.match(_SAVED.format(saved), name) is not None
 
 
 def read_peft_config(folder: Path, root: Path | None = None) -> PeftConfig:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from services.generator.adapters.modules import group_shapes
-from services.generator.adapters.peft_folder import AdapterTarget, load_adapter
+from services.generator.adapters.modules import AdapterTarget, group_shapes
+from services.generator.adapters.peft_folder import load_adapter
 from shared.errors import InvalidRequestError
 from shared.modeling.config import read_decoder_config
 from tests.generator.adapters.conftest import make_adapter
@@ -130,7 +130,7 @@ def test_values_that_are_not_finite_are_refused(folder, target, value):
 def test_integers_are_no_weights(folder, target):
     key = A.format(0, "mlp.up_proj")
     change(folder, lambda tensors: tensors.update({key: torch.zeros(4, 64, dtype=torch.int64)}))
-    assert "int64" in str(refused(folder, target))
+    assert "I64" in str(refused(folder, target))
 
 
 def test_pickled_weights_are_not_read(folder, target):
