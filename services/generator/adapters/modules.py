@@ -1,19 +1,26 @@
-"""Which projections of a decoder an adapter may change, and which of them are fused into one product.
+"""Which modules of a decoder an adapter may change, and which of them are fused into one product.
 
 Used by whoever reads an adapter and by the bank that holds it. Sizes and names only.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
 
 from shared.modeling.config import DecoderConfig
+
+EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
+"""Full names of the modules that belong to no layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
-    """A fused projection, see `DecoderLayer`.
+    """A fused projection, see `DecoderLayer`; or the embedding, or the head.
 
     Attributes:
-        modules: names within a layer, in the order in which their outputs stand side by side.
+        modules: names within a layer, in the order in which their outputs stand side by side; full names outside of layers.
         slice_sizes: outputs of each.
         in_features: inputs of all.
     """
@@ -28,6 +35,57 @@ class GroupShape:
         return sum(self.slice_sizes)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a module stands: the slice `index` of a group of a layer, or of one that belongs to no layer."""
+
+    layer: int | None
+    group: str
+    index: int
+    shape: GroupShape
+
+    @property
+    def out_features(self) -> int:
+        """Outputs of the module."""
+        return self.shape.slice_sizes[self.index]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterTarget:
+    """The base model that adapters are read for, and what the bank has room for.
+
+    Attributes:
+        base_model: name it is served under, which an adapter's own idea of its base is compared with.
+        shapes: its fused projections, see `group_shapes`.
+        max_rank: ranks that a slot of the bank has room for.
+        dtype: of the bank.
+        outer: groups outside of the layers, see `outer_shapes`; those of them that the bank has room for.
+        base_folder: its weights, with which tensors that look like copies are compared; None has all of them refused.
+        is_strict_base: whether an adapter that names another base is refused.
+    """
+
+    base_model: str
+    num_layers: int
+    shapes: Mapping[str, GroupShape]
+    max_rank: int
+    dtype: torch.dtype
+    outer: Mapping[str, GroupShape] = field(default_factory=dict)
+    base_folder: Path | None = None
+    is_strict_base: bool = False
+
+    def places(self) -> dict[str, Place]:
+        """All modules that can be adapted, by full name, in the order of the model."""
+        outer = {
+            module: Place(None, group, 0, shape) for group, shape in self.outer.items() for module in shape.modules
+        }
+        return outer | {
+            f"model.layers.{layer}.{module}": Place(layer, group, index, shape)
+            for layer in range(self.num_layers)
+            for group, shape in self.shapes.items()
+            for index, module in enumerate(shape.modules)
+        }
+
+
 def group_shapes(config: DecoderConfig) -> dict[str, GroupShape]:
     """The groups of every layer, by the name that `DecoderOps.project` gives them."""
     hidden, inner, q, kv = config.hidden_size, config.intermediate_size, config.q_size, config.kv_size
@@ -38,3 +96,9 @@ def group_shapes(config: DecoderConfig) -> dict[str, GroupShape]:
         "gate_up": GroupShape(("mlp.gate_proj", "mlp.up_proj"), (inner, inner), hidden),
         "down": GroupShape(("mlp.down_proj",), (hidden,), inner),
     }
+
+
+def outer_shapes(config: DecoderConfig) -> dict[str, GroupShape]:
+    """The embedding, whose inputs are token ids, and the head; an adapter on one of two that are tied leaves the other alone."""
+    hidden, vocab = config.hidden_size, config.vocab_size
+    return {"embed": GroupShape((EMBEDDING,), (hidden,), vocab), "head": GroupShape((HEAD,), (vocab,), hidden)}

@@ -4,15 +4,23 @@ Every key that is known stands in one of the tables below; an unknown one is ref
 PEFT 0.21 (`get_pattern_key`, `check_target_module_exists`).
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.errors import InvalidRequestError
+from services.generator.adapters import peft_values
+from services.generator.adapters.folder_files import read_object, refusal
+from services.generator.adapters.modules import EMBEDDING, HEAD
+from services.generator.adapters.peft_values import Names
+
+CONFIG = "adapter_config.json"
+ALL_LINEAR = "all-linear"
+_SAVED = r"(^|.*\.){}($|\..*)"
+_IN_LAYERS = r"(?:^|.*?\.){}\.(?P<idx>\d+)\."
+_IN_ANY_LAYERS = r".*?\.[^.]*\.(?P<idx>\d+)\."
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
@@ -23,17 +31,18 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "lora_bias": (False,),
     "ensure_weight_tying": (False,),
 }
-"""Keys that must have one of these values, or be absent."""
+"""Keys that must have one of these values, or be absent or null."""
 
 HARMLESS = frozenset(
     {"task_type", "peft_version", "revision", "inference_mode", "lora_dropout", "auto_mapping", "megatron_core"}
-    | {"qalora_group_size", "fan_in_fan_out"}
+    | {"qalora_group_size", "eva_config", "fan_in_fan_out"}
 )
-"""Keys that say how the adapter was trained, or nothing for projections of these families."""
+"""Keys that say how the adapter was trained, or nothing for modules of these families, as `fan_in_fan_out`, which PEFT itself takes
+back for a `Linear`."""
 
 USED = frozenset(
     {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "base_model_name_or_path", "target_modules"}
-    | {"exclude_modules", "layers_to_transform", "layers_pattern"}
+    | {"exclude_modules", "layers_to_transform", "layers_pattern", "modules_to_save"}
 )
 
 
@@ -43,19 +52,22 @@ class PeftConfig:
 
     Attributes:
         base_model: what the adapter says it was trained on.
-        target_modules, exclude_modules: names, a regular expression, or None.
+        modules_to_save: modules that have no adapter, but copies of their weights in the folder.
         layers_to_transform: indices of the only layers concerned, or None for all.
+        layers_pattern: what the list of layers may be called, as regular expressions; none is anything.
     """
 
     r: int
     lora_alpha: float
-    use_rslora: bool = False
-    rank_pattern: Mapping[str, int] = field(default_factory=dict)
-    alpha_pattern: Mapping[str, float] = field(default_factory=dict)
-    base_model: str | None = None
-    target_modules: str | tuple[str, ...] | None = None
-    exclude_modules: str | tuple[str, ...] | None = None
-    layers_to_transform: frozenset[int] | None = None
+    use_rslora: bool
+    rank_pattern: Mapping[str, int]
+    alpha_pattern: Mapping[str, float]
+    base_model: str | None
+    target_modules: Names
+    exclude_modules: Names
+    modules_to_save: tuple[str, ...]
+    layers_to_transform: frozenset[int] | None
+    layers_pattern: tuple[str, ...]
 
     def rank(self, module: str) -> int:
         """Rank of the module with this full name."""
@@ -64,104 +76,98 @@ class PeftConfig:
     def scale(self, module: str) -> float:
         """What B A is multiplied with there: α / r, or α / √r (rsLoRA, arXiv:2312.03732)."""
         rank = self.rank(module)
-        alpha = float(_by_pattern(self.alpha_pattern, module, self.lora_alpha))
+        alpha = _by_pattern(self.alpha_pattern, module, self.lora_alpha)
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
-    def concerns(self, module: str, layer: int) -> bool:
+    def concerns(self, module: str) -> bool:
         """Whether PEFT would put an adapter on the module with this full name."""
-        if self.exclude_modules is not None and _names(self.exclude_modules, module):
+        if _names(self.exclude_modules, module) or any(is_part(module, saved) for saved in self.modules_to_save):
             return False
-        if self.layers_to_transform is not None and layer not in self.layers_to_transform:
-            return False
-        return self.target_modules in (None, "all-linear") or _names(self.target_modules, module)
+        if self.target_modules == ALL_LINEAR:
+            return module not in (EMBEDDING, HEAD)
+        is_named = _names(self.target_modules, module)
+        is_named_whole = isinstance(self.target_modules, str) or module in self.target_modules
+        return is_named and (is_named_whole or self.layers_to_transform is None or self._is_in_layers(module))
+
+    def _is_in_layers(self, module: str) -> bool:
+        """The first number of the module's name, or the first after one of the names of the list of layers, is one of ours."""
+        expressions = [_IN_LAYERS.format(name) for name in self.layers_pattern] or [_IN_ANY_LAYERS]
+        matches = (re.match(expression, module) for expression in expressions)
+        match = next((match for match in matches if match is not None), None)
+        return match is not None and int(match["idx"]) in (self.layers_to_transform or ())
 
 
-def read_peft_config(folder: Path) -> PeftConfig:
+def is_part(name: str, saved: str) -> bool:
+    """Whether `name`, of a module or a tensor, has among its parts one of `modules_to_save`."""
+    return re.match(_SAVED.format(saved), name) is not None
+
+
+def read_peft_config(folder: Path, root: Path | None = None) -> PeftConfig:
     """The checked configuration of the adapter in `folder`.
 
+    Args:
+        root: what the file must lie below, links followed.
     Raises:
         InvalidRequestError: the file is missing or no JSON object, or a key asks for what is not supported; names the key.
     """
-    try:
-        raw = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise _refusal("adapter_config.json", "is missing") from None
-    except (OSError, ValueError) as error:
-        raise _refusal("adapter_config.json", f"cannot be read: {error}") from None
-    if not isinstance(raw, dict):
-        raise _refusal("adapter_config.json", "is not a JSON object")
+    return parse_peft_config(read_object(folder, CONFIG, root))
+
+
+def parse_peft_config(raw: Mapping[str, Any]) -> PeftConfig:
+    """The same from the object that the file holds."""
     _check_keys(raw)
-    return PeftConfig(
-        r=_number(raw, "r", 8, is_int=True),
-        lora_alpha=_number(raw, "lora_alpha", 8),
-        use_rslora=bool(raw.get("use_rslora")),
-        rank_pattern=_pattern(raw, "rank_pattern", is_int=True),
-        alpha_pattern=_pattern(raw, "alpha_pattern"),
-        base_model=raw.get("base_model_name_or_path"),
-        target_modules=_module_names(raw, "target_modules"),
-        exclude_modules=_module_names(raw, "exclude_modules"),
-        layers_to_transform=_layers(raw),
+    config = PeftConfig(
+        r=peft_values.integer(raw, "r", 8),
+        lora_alpha=peft_values.number(raw, "lora_alpha", 8),
+        use_rslora=peft_values.flag(raw, "use_rslora"),
+        rank_pattern=peft_values.integers(raw, "rank_pattern"),
+        alpha_pattern=peft_values.numbers(raw, "alpha_pattern"),
+        base_model=peft_values.text(raw, "base_model_name_or_path"),
+        target_modules=_target_modules(raw),
+        exclude_modules=peft_values.names(raw, "exclude_modules"),
+        modules_to_save=_expressions(raw, "modules_to_save", _SAVED),
+        layers_to_transform=peft_values.indices(raw, "layers_to_transform"),
+        layers_pattern=_expressions(raw, "layers_pattern", _IN_LAYERS),
     )
+    _check_layers(raw, config)
+    return config
 
 
 def _check_keys(raw: Mapping[str, Any]) -> None:
     if raw.get("peft_type") != "LORA":
-        raise _refusal("peft_type", f"is {raw.get('peft_type')!r}; only LORA adapters are supported")
+        raise refusal("peft_type", f"is {raw.get('peft_type')!r}; only LORA adapters are supported")
     for key, value in raw.items():
         allowed = NEUTRAL.get(key)
-        is_neutral = value is None or (allowed is not None and any(value is x or value == x for x in allowed))
-        if allowed is not None and not is_neutral:
-            raise _refusal(key, f"is {value!r}, which is not supported; only {' or '.join(map(repr, allowed))}")
-        if allowed is None and key not in HARMLESS | USED and value not in (None, False, "", [], {}):
-            raise _refusal(key, f"is {value!r}, which is not supported")
+        if allowed is not None and value is not None and value not in allowed:
+            raise refusal(key, f"is {value!r}, which is not supported; only {' or '.join(map(repr, allowed))}")
+        is_known = allowed is not None or key in HARMLESS or key in USED
+        if not (is_known or value is None or value is False or value in ("", [], {})):
+            raise refusal(key, f"is {value!r}, which is not supported")
 
 
-def _number(raw: Mapping[str, Any], key: str, default: float, *, is_int: bool = False) -> Any:
-    value = raw.get(key, default)
-    kinds = int if is_int else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
-        raise _refusal(key, f"is {value!r}, not a positive {'integer' if is_int else 'number'}")
-    return value
+def _target_modules(raw: Mapping[str, Any]) -> Names:
+    names = peft_values.names(raw, "target_modules")
+    if not names:
+        raise refusal("target_modules", "names no module; PEFT writes down which ones it has adapted")
+    return ALL_LINEAR if isinstance(names, str) and names.lower() == ALL_LINEAR else names
 
 
-def _pattern(raw: Mapping[str, Any], key: str, *, is_int: bool = False) -> dict[str, Any]:
-    values = raw.get(key) or {}
-    if not isinstance(values, dict):
-        raise _refusal(key, "is not an object")
-    for name in values:
-        _compiled(key, f"(.*\\.)?({name})$")
-    return {name: _number(values, name, 0, is_int=is_int) for name in values}
-
-
-def _module_names(raw: Mapping[str, Any], key: str) -> str | tuple[str, ...] | None:
+def _expressions(raw: Mapping[str, Any], key: str, around: str) -> tuple[str, ...]:
+    """One regular expression or a list of them, each for the part of a name that `around` leaves open."""
     value = raw.get(key)
-    if isinstance(value, str):
-        _compiled(key, value)
-        return value
-    if value is None or (isinstance(value, list) and all(isinstance(name, str) for name in value)):
-        return None if value is None else tuple(value)
-    raise _refusal(key, "is neither a string nor a list of strings")
+    expressions = (value,) if isinstance(value, str) and value else peft_values.strings(raw, key)
+    for expression in expressions:
+        peft_values.check_expression(key, around.format(expression))
+    return expressions
 
 
-def _layers(raw: Mapping[str, Any]) -> frozenset[int] | None:
-    value = raw.get("layers_to_transform")
-    if raw.get("layers_pattern") not in (None, "", [], "layers", ["layers"]):
-        raise _refusal(
-            "layers_pattern", f"is {raw['layers_pattern']!r}; the layers of these families are named 'layers'"
-        )
-    indices = [value] if isinstance(value, int) else value
-    if indices is None or indices == []:
-        return None
-    if not isinstance(indices, list) or not all(type(index) is int for index in indices):
-        raise _refusal("layers_to_transform", "is neither an integer nor a list of integers")
-    return frozenset(indices)
-
-
-def _compiled(key: str, expression: str) -> re.Pattern[str]:
-    try:
-        return re.compile(expression)
-    except re.error as error:
-        raise _refusal(key, f"{expression!r} is no regular expression: {error}") from None
+def _check_layers(raw: Mapping[str, Any], config: PeftConfig) -> None:
+    """What PEFT refuses itself."""
+    for key in ("layers_to_transform", "layers_pattern"):
+        if isinstance(config.target_modules, str) and raw.get(key) is not None:
+            raise refusal(key, "cannot be used when target_modules is a string")
+    if config.layers_pattern and raw.get("layers_to_transform") is None:
+        raise refusal("layers_pattern", "says nothing without layers_to_transform")
 
 
 def _by_pattern(pattern: Mapping[str, float], module: str, default: float) -> float:
@@ -169,11 +175,7 @@ def _by_pattern(pattern: Mapping[str, float], module: str, default: float) -> fl
     return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", module)), default)
 
 
-def _names(names: str | tuple[str, ...] | None, module: str) -> bool:
+def _names(names: Names, module: str) -> bool:
     if isinstance(names, str):
         return re.fullmatch(names, module) is not None
-    return any(module == name or module.endswith("." + name) for name in names or ())
-
-
-def _refusal(key: str, problem: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{key}: {problem}", param=key)
+    return any(module == name or module.endswith("." + name) for name in names)

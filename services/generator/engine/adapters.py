@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from services.generator.adapters.modules import group_shapes
+from services.generator.adapters.modules import AdapterTarget, group_shapes
 from services.generator.adapters.packed import PackedAdapter
-from services.generator.adapters.peft_folder import AdapterTarget, load_adapter
+from services.generator.adapters.peft_folder import load_adapter
 from services.generator.core.messages import AdapterInfo
 from services.generator.core.specs import AdapterBankSpec, SchedulerLimits
 from services.generator.runner.adapter_bank import AdapterBank
@@ -41,6 +41,7 @@ class LoadedAdapters:
 
 def load_adapters(
     settings: GeneratorSettings,
+    folder: Path,
     config: DecoderConfig,
     limits: SchedulerLimits,
     dtype: torch.dtype,
@@ -48,6 +49,8 @@ def load_adapters(
 ) -> LoadedAdapters:
     """Read every `--lora`, and make a bank for them.
 
+    Args:
+        folder: of the base model.
     Raises:
         StartError: one of them cannot be served; the message says which and why.
     """
@@ -56,7 +59,9 @@ def load_adapters(
     if not settings.lora:
         return LoadedAdapters(AdapterRegistry(0), None, [])
     shapes = group_shapes(config)
-    target = AdapterTarget(settings.model_name, config.num_layers, shapes, settings.max_lora_rank, dtype)
+    target = AdapterTarget(
+        settings.model_name, config.num_layers, shapes, settings.max_lora_rank, dtype, base_folder=folder
+    )
     spec = AdapterBankSpec(settings.max_loras, settings.max_lora_rank, limits.max_num_batched_tokens)
     bank = AdapterBank(shapes, config.num_layers, spec, dtype, device)
     loaded = LoadedAdapters(AdapterRegistry(settings.max_loras), AdapterStorage(bank, {}), [])

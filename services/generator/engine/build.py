@@ -74,7 +74,7 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     _check_fits(spec, limits)
     weights = load_decoder(folder, config, dtype, device)
     pool = KVCachePool(config, spec, dtype, device)
-    adapters = load_adapters(settings, config, limits, dtype, device)
+    adapters = load_adapters(settings, folder, config, limits, dtype, device)
     budget = memory_budget(config, weights, pool, limits, bank_bytes=adapters.num_bank_bytes)
     log.info("memory_budget", **budget.in_gib(), kv_blocks=spec.num_blocks, kv_tokens=spec.num_tokens)
     keys = _block_keys(folder, dtype, spec) if settings.enable_prefix_caching else None

@@ -1,0 +1,61 @@
+"""Opens the files of an adapter's folder, which may come from anyone: bounded, inside of its root, and every failure by its name.
+
+Used by the readers of the configuration and of the weights.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from shared.errors import InvalidRequestError
+
+MAX_JSON_BYTES = 16 << 20
+"""Far above any configuration or index that PEFT writes."""
+
+
+def refusal(key: str, problem: str) -> InvalidRequestError:
+    """What a client is told about a key, file or tensor."""
+    return InvalidRequestError(f"{key}: {problem}", param=key)
+
+
+def find_file(folder: Path, name: str, root: Path | None) -> Path | None:
+    """The regular file `name` in `folder`, None if there is none.
+
+    Args:
+        root: what the file, links followed, must lie below; None lets links lead anywhere.
+    Raises:
+        InvalidRequestError: it lies elsewhere; names the file.
+    """
+    path = folder / name
+    try:
+        if not path.is_file():
+            return None
+        if root is not None and not path.resolve(strict=True).is_relative_to(root.resolve(strict=True)):
+            raise refusal(name, "is a link that leads out of the root")
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a name that no file can have
+        raise refusal(name, f"cannot be read: {type(error).__name__}") from None
+    return path
+
+
+def read_object(folder: Path, name: str, root: Path | None) -> dict[str, Any]:
+    """The JSON object in the file `name`.
+
+    Raises:
+        InvalidRequestError: the file is missing, too large, or holds something else; names the file.
+    """
+    path = find_file(folder, name, root)
+    if path is None:
+        raise refusal(name, "is missing")
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_JSON_BYTES + 1)
+        if len(content) > MAX_JSON_BYTES:
+            raise refusal(name, f"is larger than {MAX_JSON_BYTES} bytes")
+        raw = json.loads(content.decode("utf-8"))
+    except OSError as error:
+        raise refusal(name, f"cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise refusal(name, f"is not JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise refusal(name, "is not a JSON object")
+    return raw
