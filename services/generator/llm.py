@@ -5,6 +5,7 @@ second thread, as it does in the engine process.
 """
 
 import asyncio
+import json
 import tempfile
 import threading
 import weakref
@@ -24,11 +25,12 @@ from services.generator.api.service import GeneratorService, Started
 from services.generator.api.usage import UsageCounter
 from services.generator.app import build_service
 from services.generator.engine.handle import EngineHandle, EngineState
+from services.generator.engine.places import Places
 from services.generator.settings import GeneratorSettings
 from shared.contracts.chat import ChatRequest
 from shared.contracts.completions import CompletionRequest
 from shared.contracts.generation import GenerationFields, Usage
-from shared.errors import InvalidRequestError
+from shared.errors import EngineDeadError, InvalidRequestError
 from shared.http.handlers import invalid_request_from
 from shared.settings.errors import StartError
 from shared.settings.threads import set_thread_environment
@@ -73,9 +75,10 @@ class LLM:
         self._settings = GeneratorSettings(model=model, **settings)
         self._handle = EngineHandle(self._settings.max_requests)
         self._service = build_service(self._settings, self._handle)
+        self._places = Places(self._settings.max_requests)
         self._threads = _Threads(self._settings, self._handle)
         self.close = weakref.finalize(self, self._threads.stop)
-        """Stop the engine and free its memory; further calls do nothing."""
+        """Stop the engine and free its memory; what still runs in other threads ends with EngineDeadError. Once is enough."""
 
     def generate(self, prompts: str | Sequence[Any], sampling: Sampling | None = None) -> list[Generation]:
         """Continue every prompt, any number of them, batched as the engine can hold them.
@@ -85,6 +88,7 @@ class LLM:
             sampling: the same for all prompts.
         Raises:
             InvalidRequestError: names the field that is wrong; nothing was generated then, or the other prompts are given up.
+            EngineDeadError: this was closed, before or meanwhile.
         """
         bodies = [_read(CompletionRequest, sampling, prompt=prompt) for prompt in _split(prompts)]
         return self._threads.run(self._all(start_completion, bodies))
@@ -93,7 +97,8 @@ class LLM:
         self, conversations: Sequence[Message] | Sequence[Sequence[Message]], sampling: Sampling | None = None
     ) -> list[Generation]:
         """Answer a conversation, or each of several; the same errors."""
-        several = [conversations] if not conversations or isinstance(conversations[0], Mapping) else conversations
+        is_one = not _is_list(conversations) or not conversations or isinstance(conversations[0], Mapping)
+        several = [conversations] if is_one else conversations
         bodies = [_read(ChatRequest, sampling, messages=messages) for messages in several]
         return self._threads.run(self._all(start_chat, bodies))
 
@@ -108,12 +113,10 @@ class LLM:
         self.close()
 
     async def _all(self, start: Start[Fields], bodies: Sequence[Fields]) -> list[Generation]:
-        """Every generation, in order; as many run at once as the engine takes."""
-        num_choices = max((body.n or 1 for body in bodies), default=1)
-        places = asyncio.Semaphore(max(1, self._settings.max_requests // num_choices))
+        """Every generation, in order; as many run at once as the engine takes, those of other threads counted."""
 
         async def one(body: Fields) -> Generation:
-            async with places:
+            async with self._places.taken(body.n or 1):
                 prompts, choices, pieces = await start(self._service, body, None)
                 usage = UsageCounter(prompts, body.n or 1, self._service.metrics)
                 async with aclosing(choices):
@@ -130,19 +133,39 @@ class LLM:
 
 def _split(prompts: str | Sequence[Any]) -> list[Any]:
     """One item per prompt; a flat list of ids is one prompt."""
-    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+    if not _is_list(prompts) or (len(prompts) > 0 and isinstance(prompts[0], int)):
         return [prompts]
+    for item in prompts:
+        if _is_list(item) and len(item) > 0 and not isinstance(item[0], int):
+            raise InvalidRequestError("prompt: each must be a text or token ids", param="prompt")
     return list(prompts)
 
 
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple)
+
+
 def _read(contract: type[Fields], sampling: Sampling | None, **own: Any) -> Fields:
+    sampling = {} if sampling is None else sampling
+    if not isinstance(sampling, Mapping):
+        raise InvalidRequestError("sampling: must be a mapping of fields by name", param="sampling")
+    for name in own.keys() & sampling.keys():
+        raise InvalidRequestError(f"{name}: is an argument of its own, not one of the sampling fields", param=name)
     try:
-        body = contract.model_validate({**(sampling or {}), **own})
+        body = contract.model_validate({name: _plain(name, value) for name, value in {**sampling, **own}.items()})
     except ValidationError as error:
         raise invalid_request_from(error.errors(include_input=False, include_url=False)) from None
     if body.stream:
         raise InvalidRequestError("stream: only over HTTP; leave it out", param="stream")
     return body
+
+
+def _plain(name: str, value: Any) -> Any:
+    """`value` as a request over HTTP would bring it, so that what is no text or number there is refused here too."""
+    try:
+        return json.loads(json.dumps(value, ensure_ascii=False).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"{name}: cannot be written as JSON: {error}", param=name) from None
 
 
 class _Threads:
@@ -156,6 +179,8 @@ class _Threads:
         self._loop = asyncio.new_event_loop()
         self._engine_ended = asyncio.Event()
         self._error: BaseException | None = None
+        self._closing = threading.Lock()
+        self._is_closed = False
         self._threads = [
             threading.Thread(target=self._loop.run_forever, name="llm-requests", daemon=True),
             threading.Thread(target=self._run_engine, name="llm-engine", daemon=True),
@@ -168,12 +193,28 @@ class _Threads:
             raise StartError("the engine did not start") if self._error is None else self._error
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run `work` on the event loop and wait for its result."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        """Run `work` on the event loop and wait for its result; a wait that is interrupted gives the work up.
+
+        Raises:
+            EngineDeadError: the threads were stopped.
+        """
+        with self._closing:  # what is handed over before the loop is told to stop still ends there
+            if self._is_closed:
+                work.close()
+                raise EngineDeadError("This LLM is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
 
     def stop(self) -> None:
-        """End both threads."""
-        self.run(self._disconnect())
+        """End both threads, and before them what other threads wait for."""
+        with self._closing:
+            self._is_closed = True
+            disconnected = asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop)
+        disconnected.result()
         self._threads[1].join()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._threads[0].join()
@@ -191,7 +232,8 @@ class _Threads:
         self._handle.shutdown()
         await self._engine_ended.wait()
         self._events.cancel()
-        await asyncio.gather(self._events, return_exceptions=True)
+        others = asyncio.all_tasks() - {asyncio.current_task()}  # each ends by itself now that there is no engine
+        await asyncio.gather(*others, return_exceptions=True)
 
     def _run_engine(self) -> None:
         """Thread of the engine; what ends it early is raised to whoever waits."""
@@ -206,5 +248,4 @@ class _Threads:
 
     def _end(self) -> None:
         self._engine_ended.set()
-        if self._error is not None:
-            self._handle.lose_engine(EngineState.DEAD)
+        self._handle.lose_engine(EngineState.DEAD)
