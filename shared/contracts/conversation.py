@@ -3,6 +3,7 @@
 Used by `/v1/chat/completions` and `/tokenize`. Content is text, as a string or as text parts; other parts are refused by name.
 """
 
+import json
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -13,8 +14,12 @@ from shared.contracts.wire import WireModel
 
 
 def _is_object(text: str) -> str:
-    if text and not isinstance(from_json(text, allow_inf_nan=False), dict):
+    value = from_json(text or "{}", allow_inf_nan=False)
+    if not isinstance(value, dict):
         raise ValueError("must be a JSON object written as a string")
+    json.dumps(
+        value, allow_nan=False
+    )  # a number like 1e999 was read as infinity, which no template could write as JSON
     return text
 
 

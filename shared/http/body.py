@@ -22,11 +22,12 @@ def json_body(model: type[Model], *, ignores_unknown: bool = False) -> Callable[
     Args:
         ignores_unknown: drop fields that no contract declares, at any depth, instead of refusing them.
     Raises:
-        InvalidRequestError: not JSON by its content type, not JSON by its bytes, or not of the model's shape.
+        InvalidRequestError: compressed, not JSON by its content type, not JSON by its bytes, or not of the model's shape.
     """
 
     async def read(request: Request) -> Model:
         _check_content_type(request)
+        _check_content_encoding(request)
         try:
             return model.model_validate_json(await request.body(), extra="ignore" if ignores_unknown else None)
         except ValidationError as error:
@@ -47,3 +48,10 @@ def _check_content_type(request: Request) -> None:
     if content_type != "application/json" and not content_type.endswith("+json"):
         said = f"not {content_type!r}" if content_type else "and is missing"
         raise InvalidRequestError(f"Content-Type must be application/json, {said}", param="Content-Type")
+
+
+def _check_content_encoding(request: Request) -> None:
+    """A compressed body would otherwise be called invalid JSON, and one that only says so would be believed in spite of it."""
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        raise InvalidRequestError(f"Content-Encoding: {encoding[:32]!r} is not supported", param="Content-Encoding")

@@ -466,6 +466,7 @@ def test_a_large_body_is_413(api):
     [
         ("prompt", [-1], "greater than or equal to 0"),
         ("stop", ["x"] * 17, "at most 16"),
+        ("bad_words", ["far too long a word"], "tokens in a word"),
         ("tools", [{}], "leave it out"),
     ],
 )

@@ -218,6 +218,7 @@ def called(**function):
         (called(arguments="{"), "messages.1.tool_calls.0.function.arguments"),
         (called(arguments="[1]"), "messages.1.tool_calls.0.function.arguments"),
         (called(arguments='{"x": NaN}'), "messages.1.tool_calls.0.function.arguments"),
+        (called(arguments='{"x": 1e999}'), "messages.1.tool_calls.0.function.arguments"),
         (called(arguments='{"x":' + "[" * 5000), "messages.1.tool_calls.0.function.arguments"),
         (called(arguments={"city": "Bern"}), "messages.1.tool_calls.0.function.arguments"),
         (called(name=""), "messages.1.tool_calls.0.function.name"),

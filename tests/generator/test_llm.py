@@ -1,6 +1,8 @@
 """The engine in the caller's own process gives what `transformers` gives, for any number of prompts, and ends cleanly."""
 
+import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -63,10 +65,13 @@ def test_one_conversation_or_several(llm):
     ("sampling", "field"),
     [
         ({"temperature": -1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
         ({"stream": True}, "stream"),
         ({"no_such": 1}, "no_such"),
-        ({"lora": "a"}, "lora"),
-        ({"prompt": "x"}, "prompt"),
+        ({1: 1}, "1"),
+        ({"prompt": "other"}, "prompt"),
+        ({"stop": {"a"}}, "stop"),
+        ("greedy", "sampling"),
     ],
 )
 def test_a_wrong_field_is_named(llm, sampling, field):
@@ -74,16 +79,42 @@ def test_a_wrong_field_is_named(llm, sampling, field):
         llm.generate("hello", sampling)
 
 
+@pytest.mark.parametrize("prompt", [None, 5, True, {"a": 1}, {"a"}, b"a", range(3), "\ud800", [["a", "b"]], [1, "a"]])
+def test_what_is_no_prompt_is_refused(llm, prompt):
+    with pytest.raises(InvalidRequestError, match=r"^prompt: "):
+        llm.generate(prompt, GREEDY)
+
+
+@pytest.mark.parametrize("messages", [None, 5, "hello", {"role": "user"}, [{"role": "user", "content": "\ud800"}]])
+def test_what_is_no_conversation_is_refused(llm, messages):
+    with pytest.raises(InvalidRequestError, match=r"^messages: "):
+        llm.chat(messages, GREEDY)
+
+
+def test_tuples_and_numbers_as_keys_are_taken_as_json_takes_them(llm):
+    (biased,) = llm.generate((5, 6, 7), {**GREEDY, "logit_bias": {9: 100.0}})
+    assert biased.prompt_token_ids == [5, 6, 7]
+    assert biased.choices[0].token_ids == [9] * 12
+
+
+def test_calls_of_several_threads_wait_for_each_other(llm):
+    expected = [generation.text for generation in llm.generate(["hello"] * 8, GREEDY)]
+    with ThreadPoolExecutor(4) as pool:  # 32 requests and 2 answers to each, where 6 fit
+        calls = [pool.submit(llm.generate, ["hello"] * 8, {**GREEDY, "n": 2}) for _ in range(4)]
+        assert [[generation.text for generation in call.result(60)] for call in calls] == [expected] * 4
+
+
+def test_it_can_be_called_while_an_event_loop_runs(llm):
+    async def call():
+        return llm.generate("hello", GREEDY)
+
+    assert asyncio.run(call())[0].text == llm.generate("hello", GREEDY)[0].text
+
+
 def test_a_prompt_that_cannot_be_served_gives_up_the_others(llm):
     with pytest.raises(InvalidRequestError, match="prompt"):
         llm.generate(["hello", ""], GREEDY)
     assert llm.generate("hello", GREEDY)[0].choices[0].reason == "length"
-
-
-def test_a_list_of_texts_is_not_one_prompt(llm):
-    with pytest.raises(InvalidRequestError, match="prompt"):
-        llm.generate([["a", "b"]], GREEDY)
-    assert llm.chat([], GREEDY) == []
 
 
 def test_a_model_that_is_not_there_is_an_error(tmp_path):
@@ -96,9 +127,27 @@ def test_closing_ends_every_thread(tiny_llama):
     llm = LLM(str(tiny_llama), num_threads=1)
     llm.close()
     llm.close()
-    with pytest.raises(EngineDeadError):
-        llm.generate("hello", GREEDY)
     assert not {thread for thread in set(threading.enumerate()) - before if thread.name.startswith("llm-")}
+
+
+def test_closing_ends_what_runs_and_what_waits(tiny_llama):
+    llm = LLM(str(tiny_llama), num_threads=1, max_num_seqs=1, max_queued_requests=0, dtype="float32")
+    endless = {"max_tokens": 200, "ignore_eos": True}
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(llm.generate, ["hello"] * 1000, endless)
+        while llm._handle.num_requests == 0:
+            assert not call.done()
+        llm.close()
+        with pytest.raises(EngineDeadError):
+            call.result(60)
+
+
+def test_a_closed_one_says_so(tiny_llama):
+    llm = LLM(str(tiny_llama), num_threads=1)
+    llm.close()
+    for prompts in ("hello", []):
+        with pytest.raises(EngineDeadError, match="closed"):
+            llm.generate(prompts)
 
 
 def test_an_engine_that_cannot_start_says_why(tiny_llama):

@@ -115,7 +115,7 @@ def test_a_grammar_restricts_what_the_other_changes_leave_and_touches_no_other_r
     sequences = [make_sequence(random_params(rng), [1, 2], [3]) for _ in range(4)]
     without, _ = choose(sequences, logits)
     allowed = [range(VOCAB), rng.sample(range(VOCAB), 30), range(VOCAB), [rng.randrange(VOCAB)]]
-    features = features_of([s.request.sampling for s in sequences])
+    features = union(s.features for s in sequences)
     sampler = Sampler(80, VOCAB, DEVICE)  # the one above has noted what it chose
     sampler.begin_rows(row_states(sequences, np.arange(4, dtype=np.int32), VOCAB))
     tokens = sampler(logits, features, torch.arange(4), torch.full((4,), 3), bit_masks(allowed)).tolist()

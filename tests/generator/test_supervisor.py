@@ -32,8 +32,13 @@ def run(monkeypatch, max_engine_restarts, served_s):
     monkeypatch.setattr(supervisor, "pause_before", lambda num_failures: 0.0)
     record(monkeypatch, supervisor)
     made = ScriptedSupervisor(EngineHandle(1), max_engine_restarts, served_s)
-    end = asyncio.run(made.run())
-    return made, end
+
+    async def go():
+        end = await made.run()
+        await made.stop()
+        return end
+
+    return made, asyncio.run(go())
 
 
 def test_engines_that_die_soon_after_they_are_ready_are_given_up(monkeypatch):

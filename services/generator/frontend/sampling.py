@@ -105,7 +105,7 @@ class SamplingReader:
         for word in fields.bad_words or []:
             for spelling in dict.fromkeys((word, " " + word.lstrip())):
                 ids = self._tokenizer.encode(spelling, add_special_tokens=False)
-                _check_length("bad_words", ids, MAX_BAD_WORD_TOKENS)
+                _check_length("bad_words", ids, MAX_BAD_WORD_TOKENS, "tokens in a word")
                 words.append(ids)
         _check_length("bad_words", words, MAX_BAD_WORDS)
         return words
@@ -135,6 +135,6 @@ def stop_strings(fields: GenerationFields) -> Sequence[str]:
     return [fields.stop] if isinstance(fields.stop, str) else fields.stop
 
 
-def _check_length(param: str, items: Sequence[object] | frozenset[int], limit: int) -> None:
+def _check_length(param: str, items: Sequence[object] | frozenset[int], limit: int, what: str = "entries") -> None:
     if len(items) > limit:
-        raise InvalidRequestError(f"{param}: at most {limit} entries, {len(items)} given", param=param)
+        raise InvalidRequestError(f"{param}: at most {limit} {what}, {len(items)} given", param=param)

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from services.generator import LLM
-from shared.errors import AdapterNotFoundError
+from shared.errors import AdapterNotFoundError, InvalidRequestError
 from shared.settings.errors import StartError
 from tests.fakes.service_process import ServiceProcess
 from tests.generator.adapters.conftest import make_adapter, reference_tokens
@@ -93,7 +93,7 @@ def test_in_process_each_prompt_may_have_its_own_adapter(folders):
     with LLM(str(folders["base"]), num_threads=1, lora=flags) as llm:
         generations = llm.generate([PROMPT] * 4, sampling, lora=names)
         (same,) = llm.generate(PROMPT, sampling, lora="b/1")
-        with pytest.raises(ValueError, match="2 adapters for 1 prompts"):
+        with pytest.raises(InvalidRequestError, match="2 adapters for 1 prompts"):
             llm.generate([PROMPT], sampling, lora=["a", "a"])
         with pytest.raises(AdapterNotFoundError):
             llm.generate(PROMPT, sampling, lora="nobody")

@@ -1,6 +1,7 @@
 """What every service built on `make_app` does with requests, good and bad; no sockets."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -79,6 +80,14 @@ def test_content_type_must_be_json() -> None:
     assert error_of(call(tiny().app, "POST", "/echo", content=good))["param"] == "Content-Type"
     for value in ("application/json; charset=utf-8", "application/vnd.trivium+json", "Application/JSON"):
         assert call(tiny().app, "POST", "/echo", content=good, headers={"content-type": value}).status_code == 200
+
+
+def test_a_compressed_body_is_refused_by_name() -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    for body in (b'{"text":"a"}', gzip.compress(b'{"text":"a"}')):
+        assert error_of(call(tiny().app, "POST", "/echo", content=body, headers=headers))["param"] == "Content-Encoding"
+    plain = {**headers, "content-encoding": "identity"}
+    assert call(tiny().app, "POST", "/echo", content=b'{"text":"a"}', headers=plain).status_code == 200
 
 
 def test_good_body_comes_back() -> None:
