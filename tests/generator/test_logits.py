@@ -130,7 +130,7 @@ def test_a_grammar_restricts_what_the_other_changes_leave_and_touches_no_other_r
 def test_drawn_tokens_of_a_free_row_do_not_depend_on_grammars_beside_it():
     params = SamplingParams(max_tokens=9, temperature=1.0, seed=11, top_p=0.9)
     logits = torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(0)).expand(2, VOCAB)
-    features, rows = features_of([params] * 2), torch.arange(2)
+    features, rows = features_of(params), torch.arange(2)
     _, sampler = choose([make_sequence(params, [1])] * 2, logits)
     for position in range(50):
         positions = torch.full((2,), position)
