@@ -103,7 +103,7 @@ def _sides(files: AdapterFiles, places: Mapping[str, Place]) -> tuple[dict[str, 
         if files.dtype(name) not in _FLOATS:
             raise refusal(name, f"has dtype {files.dtype(name)}; only {', '.join(_FLOATS)} are supported")
         match = _KEY.fullmatch(name)
-        module = None if match is None else _full_name(match["module"])
+        module = "" if match is None else _full_name(match["module"])
         if match is None or module not in places or (module == EMBEDDING) != (match["side"] is None):
             others.append(name)
         elif sides.setdefault(module, {}).setdefault(match["side"] or match["embedding_side"], name) != name:

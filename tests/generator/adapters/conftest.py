@@ -1,5 +1,6 @@
 """Adapters made by `peft` on tiny random models, and what `peft` says with them."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from services.generator.adapters.modules import AdapterTarget, group_shapes, outer_shapes
+from shared.modeling.config import read_decoder_config
 from tests.shared.modeling.tiny_decoder import save_tiny
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -27,6 +30,13 @@ def make_adapter(base: Path, folder: Path, *, seed: int = 0, **options) -> Path:
     config = LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": ALL, "init_lora_weights": False, **options})
     get_peft_model(model, config).save_pretrained(folder)
     return folder
+
+
+def target_of(base: Path, dtype: torch.dtype = torch.float32) -> AdapterTarget:
+    """A bank with room for everything, of ranks up to 8."""
+    config = read_decoder_config(json.loads((base / "config.json").read_text()))
+    shapes = group_shapes(config), outer_shapes(config)
+    return AdapterTarget("base", config.num_layers, shapes[0], 8, dtype, shapes[1], base_folder=base)
 
 
 def reference_logits(base: Path, adapter: Path | None, tokens: list[int]) -> torch.Tensor:

@@ -12,8 +12,7 @@ from services.generator.adapters import adapter_files
 from services.generator.adapters.outline import inspect_adapter
 from services.generator.adapters.peft_folder import load_adapter
 from shared.errors import InvalidRequestError
-from tests.generator.adapters.conftest import make_adapter
-from tests.generator.adapters.test_peft_deltas import target_of
+from tests.generator.adapters.conftest import make_adapter, target_of
 from tests.shared.modeling.tiny_decoder import save_tiny
 
 pytestmark = [

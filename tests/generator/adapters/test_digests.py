@@ -10,8 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from services.generator.adapters.peft_folder import load_adapter
 from shared.errors import InvalidRequestError
-from tests.generator.adapters.conftest import ALL, make_adapter
-from tests.generator.adapters.test_peft_deltas import target_of
+from tests.generator.adapters.conftest import ALL, make_adapter, target_of
 from tests.shared.modeling.tiny_decoder import save_tiny
 
 pytestmark = [

@@ -1,18 +1,14 @@
 """What is packed against what `peft` would add to each weight, for each option of PEFT's configuration and two families."""
 
-import json
-
 import pytest
 import torch
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from transformers import AutoModelForCausalLM
 
-from services.generator.adapters.modules import AdapterTarget, group_shapes, outer_shapes
 from services.generator.adapters.outline import inspect_adapter
 from services.generator.adapters.peft_folder import load_adapter
-from shared.modeling.config import read_decoder_config
-from tests.generator.adapters.conftest import ALL, make_adapter
+from tests.generator.adapters.conftest import ALL, make_adapter, target_of
 from tests.shared.modeling.tiny_decoder import save_tiny
 
 pytestmark = [
@@ -51,12 +47,6 @@ OPTIONS = {
     "everything": {"target_modules": [*ALL, "embed_tokens", "lm_head"]},
     "saved_but_untrained": {"modules_to_save": ["norm", "lm_head"]},
 }
-
-
-def target_of(base, dtype=torch.float32):
-    config = read_decoder_config(json.loads((base / "config.json").read_text()))
-    shapes = group_shapes(config), outer_shapes(config)
-    return AdapterTarget("base", config.num_layers, shapes[0], 8, dtype, shapes[1], base_folder=base)
 
 
 def deltas_of_peft(base, folder):
