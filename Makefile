@@ -98,6 +98,7 @@ test-gpu: ## run the tests that need a GPU, with PYTHON and no .venv
 bench: $(VENV)/.dev models ## run the CPU benchmarks
 	$(VPY) -m benchmarks.engine.scheduling
 	$(VPY) -m benchmarks.serving.chat
+	$(VPY) -m benchmarks.serving.adapters
 	$(VPY) -m benchmarks.serving.embeddings
 	$(VPY) -m benchmarks.serving.gateway
 	$(VPY) -m benchmarks.serving.memory

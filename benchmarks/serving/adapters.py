@@ -1,0 +1,77 @@
+"""Eight rows with eight adapters against eight rows of the base model, in one engine on the CPU.
+
+Run as `python -m benchmarks.serving.adapters`; prints a table whose last column is the ratio to the base model. The mixes take
+turns, so that only the ratio counts. Goal: eight adapters at least 0.6 times as fast as the base model.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from services.generator import LLM
+from services.generator.adapters.modules import group_shapes
+from shared.modeling.config import read_decoder_config
+
+MODEL = Path("models/smollm2-135m-instruct")
+NUM_ROWS = 8
+NUM_TOKENS = 32
+NUM_ROUNDS = 2
+RANK = 8
+PROMPT = "Write a very long and detailed story about number {}."
+
+
+def write_adapter(folder: Path, seed: int) -> None:
+    """An adapter with random weights on every projection, in the layout of PEFT."""
+    config = read_decoder_config(json.loads((MODEL / "config.json").read_text(encoding="utf-8")))
+    generator = torch.Generator().manual_seed(seed)
+    tensors: dict[str, torch.Tensor] = {}
+    for layer in range(config.num_layers):
+        for shape in group_shapes(config).values():
+            for module, size in zip(shape.modules, shape.slice_sizes, strict=True):
+                name = f"base_model.model.model.layers.{layer}.{module}"
+                tensors[f"{name}.lora_A.weight"] = 0.01 * torch.randn(RANK, shape.in_features, generator=generator)
+                tensors[f"{name}.lora_B.weight"] = 0.01 * torch.randn(size, RANK, generator=generator)
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    keys = {"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "target_modules": "all-linear"}
+    (folder / "adapter_config.json").write_text(json.dumps(keys), encoding="utf-8")
+
+
+def rate(llm: LLM, names: list[str | None]) -> float:
+    """Tokens per second with these adapters, one a row."""
+    prompts = [PROMPT.format(number) for number in range(NUM_ROWS)]
+    start = time.perf_counter()
+    llm.generate(prompts, {"max_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True}, lora=names)
+    return NUM_ROWS * NUM_TOKENS / (time.perf_counter() - start)
+
+
+def main() -> None:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory() as root:
+        folders = {f"a{number}": Path(root) / f"a{number}" for number in range(NUM_ROWS)}
+        for number, folder in enumerate(folders.values()):
+            write_adapter(folder, number)
+        mixes: dict[str, list[str | None]] = {
+            "base model": [None] * NUM_ROWS,
+            "1 adapter": ["a0"] * NUM_ROWS,
+            f"{NUM_ROWS} adapters": list(folders),
+        }
+        flags = [f"{name}={folder}" for name, folder in folders.items()]
+        with LLM(str(MODEL), max_model_len=512, max_loras=NUM_ROWS, max_lora_rank=RANK, lora=flags) as llm:
+            for names in mixes.values():
+                rate(llm, names)
+            rounds = [{mix: rate(llm, names) for mix, names in mixes.items()} for _ in range(NUM_ROUNDS)]
+    for mix in mixes:
+        ratio = statistics.median(measured[mix] / measured["base model"] for measured in rounds)
+        speed = statistics.median(measured[mix] for measured in rounds)
+        sys.stdout.write(f"{mix:<12} {speed:7.1f} tok/s   {ratio:5.2f} of the base model\n")
+
+
+if __name__ == "__main__":
+    main()
