@@ -71,7 +71,7 @@ class GeneratorSettings(ModelSettings):
         16, ge=1, le=4096, description="Adapters on the device at one time; further ones take turns with them."
     )
     max_lora_rank: int = Field(
-        64, ge=1, le=512, description="Largest rank of an adapter; memory for it is taken in every slot, time is not."
+        64, ge=1, le=512, description="Largest rank of an adapter; memory for it is taken in every slot."
     )
     lora_max_wait: float = Field(
         5.0,
