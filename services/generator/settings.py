@@ -79,6 +79,12 @@ class GeneratorSettings(ModelSettings):
         description="Seconds that a request waits for a slot before the rows of another adapter give way, and that an "
         "adapter keeps a slot at least while others wait.",
     )
+    attention_backend: Literal["auto", "reference", "triton"] = Field(
+        "auto", description="Code that computes attention; auto takes triton on a GPU and reference, plain torch, on a CPU."
+    )
+    kernel_backend: Literal["auto", "reference", "triton"] = Field(
+        "auto", description="Code that computes norms, activations and adapters; auto likewise."
+    )
     block_size: int = Field(16, ge=1, le=256, description="Token positions in a KV block.")
     num_gpu_blocks_override: int | None = Field(
         None, ge=1, description="Number of KV blocks, instead of what fits into --kv-cache-memory-bytes."

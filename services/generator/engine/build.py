@@ -18,6 +18,7 @@ from services.generator.engine.loop import EngineLoop
 from services.generator.engine.memory_budget import memory_budget
 from services.generator.engine.transport import ZmqTransport
 from services.generator.engine.weights_digest import weights_digest
+from services.generator.layers.backends import choose
 from services.generator.runner.kv_cache_pool import KVCachePool, kv_bytes_per_block
 from services.generator.runner.model_runner import LaunchedStep, ModelRunner
 from services.generator.scheduler.grammars import GrammarManager
@@ -69,6 +70,7 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     config = read_decoder_config(read_json(folder / "config.json"))
     device = torch.device("cpu")
     dtype = getattr(torch, "float32" if settings.dtype == "auto" else settings.dtype)
+    backends = choose(settings.attention_backend, settings.kernel_backend, device.type)
     limits = _limits(settings, config)
     spec = _kv_cache_spec(settings, config, dtype)
     _check_fits(spec, limits)
@@ -86,7 +88,7 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
             adapters.registry,
             max_adapter_wait_ms=int(settings.lora_max_wait * MS_PER_S),
         ),
-        runner=ModelRunner(config, weights, pool, spec, limits, adapters.storage),
+        runner=ModelRunner(config, weights, pool, spec, limits, backends, adapters.storage),
         ready=EngineReady(limits.max_model_len, spec.num_blocks, spec.block_size, adapters.infos),
         max_in_flight=MAX_IN_FLIGHT_CPU if device.type == "cpu" else MAX_IN_FLIGHT_ACCELERATOR,
     )

@@ -1,0 +1,57 @@
+"""What a layer does besides products and attention, with the Triton kernels.
+
+Called by the runner's `StepOps`, also while a CUDA graph is captured. On a GPU the rank-r side of the adapters is computed on a
+stream of its own while the base product runs.
+"""
+
+import torch
+from torch import Tensor
+
+from services.generator.kernels.lora_expand import lora_expand
+from services.generator.kernels.lora_shrink import lora_shrink, num_parts
+from services.generator.kernels.rms_norm import rms_norm
+from services.generator.kernels.silu_mul import silu_mul
+from services.generator.layers.adapter_group import AdapterGroup
+from services.generator.layers.forward_batch import ForwardBatch
+from shared.modeling.decoder import Linear, linear
+
+
+class TritonKernels:
+    """See `LayerKernels`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def project(self, projection: Linear, x: Tensor, group: AdapterGroup | None, batch: ForwardBatch) -> Tensor:
+        """Base projection of every row at once, and each row's adapter."""
+        segments = batch.segments
+        if group is None or segments is None:
+            return linear(projection, x).contiguous()
+        num_slices, max_rank = group.a.shape[1:3]
+        parts = num_parts(len(x), x.shape[1], batch.lora_chunk)
+        h = group.scratch[: parts * len(x) * num_slices * max_rank].view(parts, len(x), num_slices, max_rank)
+        rows = (segments.row_slots, segments.token_order, segments.chunk_slots, segments.chunk_starts)
+        lens, chunk_size = segments.chunk_lens, batch.lora_chunk
+        if self._side is None:
+            lora_shrink(h, x, group.a, group.ranks, group.scales, *rows, lens, chunk_size=chunk_size)
+            y = linear(projection, x).contiguous()
+        else:
+            main = torch.cuda.current_stream()
+            self._side.wait_stream(main)
+            with torch.cuda.stream(self._side):
+                lora_shrink(h, x, group.a, group.ranks, group.scales, *rows, lens, chunk_size=chunk_size)
+            y = linear(projection, x)
+            main.wait_stream(self._side)
+        lora_expand(y, h, group.b, group.ranks, *rows, lens, chunk_size=chunk_size, slice_sizes=group.slice_sizes)
+        return y
+
+    def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """Residual sum and its norm, both in place."""
+        rms_norm(x, x, weight, eps, residual)
+        return residual, x
+
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        """Activation of the MLP."""
+        out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+        silu_mul(out, gate_up)
+        return out
