@@ -48,12 +48,16 @@ class DecoderWeights:
     final_norm: Tensor
     head: Tensor
 
-    @property
-    def num_bytes(self) -> int:
-        """Memory of all tensors, a tied head counted once."""
+    def tensors(self) -> list[Tensor]:
+        """All tensors, a tied head once."""
         layers = [tensor for layer in self.layers for tensor in _tensors(layer)]
         different = {id(tensor): tensor for tensor in (self.embedding, *layers, self.final_norm, self.head)}
-        return sum(tensor.nbytes for tensor in different.values())
+        return list(different.values())
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors())
 
 
 def _tensors(layer: DecoderLayer) -> list[Tensor]:

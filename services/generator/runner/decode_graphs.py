@@ -98,7 +98,8 @@ class DecodeGraphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool):
             outputs = compute(packed, layout)
-        return CapturedStep(layout, graph, outputs)
+        # Hidden states are not kept: their memory is for the next graph.
+        return CapturedStep(layout, graph, outputs._replace(hidden=outputs.hidden[:0].clone()))
 
 
 def graph_sizes(max_rows: int) -> list[int]:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from services.generator.adapters.packed import PackedAdapter
-from services.generator.core.plan import AdapterCopy, IntArray, StepPlan, StepResult
+from services.generator.core.plan import AdapterCopy, IntArray, StepPlan, StepResult, features_of
+from services.generator.core.request import SamplingParams
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.layers.backends import Backends, make_attention, make_kernels
 from services.generator.layers.forward_batch import ForwardBatch
@@ -98,6 +99,7 @@ class ModelRunner:
         self._tables = RowTables(limits.max_num_seqs, spec.blocks_for(limits.max_model_len), device)
         self._sampler = Sampler(limits.max_num_seqs, config.vocab_size, device)
         self._rope = rope_table(config.rope, limits.max_model_len, dtype, device)
+        self._logits = torch.empty(limits.max_num_seqs, config.vocab_size, dtype=torch.float32, device=device)
         self._kernels = make_kernels(backends, device)
         self._attention = make_attention(
             backends,
@@ -121,6 +123,19 @@ class ModelRunner:
         limit = min(self._limits.max_num_seqs, self._limits.max_num_batched_tokens)
         device = self._weights.embedding.device
         self._graphs = DecodeGraphs(self.compute, limit, num_slots, self._tables.spare_row, device)
+
+    @torch.inference_mode()
+    def run_largest_step(self) -> None:
+        """Run as many tokens and rows as there may be, sampled with everything there is; for measuring memory."""
+        limits = self._limits
+        device, num_rows = self._weights.embedding.device, limits.max_num_seqs
+        num_slots = 0 if self._adapters is None else self._adapters.bank.num_slots
+        num_tokens = limits.max_num_batched_tokens
+        shape = StepShape(num_tokens, 0, min(num_rows, num_tokens), min(num_rows, num_tokens), 1 if num_slots else None)
+        layout = StepLayout(shape, num_slots, self._tables.spare_row)
+        outputs = self.compute(to_device(layout.pack_padding(), device), layout)
+        features = features_of(SamplingParams(max_tokens=1, temperature=1.0, top_p=0.5, presence_penalty=1.0, logprobs=1))
+        self._sampler(outputs.logits, features, torch.zeros_like(outputs.rows), outputs.positions)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> LaunchedStep:
@@ -172,7 +187,8 @@ class ModelRunner:
         if plan is not None:
             batch = self._add_reference_inputs(batch, plan)
         hidden = self.forward(batch)
-        logits = self.logits(hidden[batch.logits_index])
+        logits = self._logits[: len(batch.logits_index)]  # at one place, so that all graphs share it
+        logits.copy_(linear(Linear(self._weights.head), hidden[batch.logits_index]))
         return StepOutputs(hidden, logits, batch.sampled_rows, batch.sampled_positions)
 
     def forward(self, batch: ForwardBatch) -> Tensor:

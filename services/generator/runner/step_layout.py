@@ -14,7 +14,7 @@ import numpy as np
 from services.generator.core.plan import TOKEN_ON_DEVICE, IntArray, StepPlan
 from services.generator.core.slots import NO_ADAPTER
 from services.generator.kernels.lora_segments import SegmentLayout
-from services.generator.kernels.query_tiles import max_query_tiles, query_tiles
+from services.generator.kernels.query_tiles import NO_ROW, max_query_tiles, query_tiles
 
 PADDING_TOKEN = TOKEN_ON_DEVICE - 1
 """Stands in the packed token ids for a token that only fills a graph."""
@@ -131,11 +131,11 @@ class StepLayout:
         return packed
 
     def pack_padding(self) -> IntArray:
-        """A step of nothing but padding, for a graph of decode rows."""
+        """A step of nothing but padding."""
         packed = np.zeros(self.borders()[-1], np.int32)
         arrays = self.split(packed)
         arrays.token_ids[:] = PADDING_TOKEN
-        arrays.token_rows[:], arrays.rows[:] = self.spare_row, self.spare_row
+        arrays.token_rows[:], arrays.rows[:], arrays.tiles[:] = self.spare_row, self.spare_row, NO_ROW
         if self.segments is not None:
             arrays.lora[:] = self.segments.pack(np.full(self.shape.num_tokens, NO_ADAPTER, np.int32))
         return packed
