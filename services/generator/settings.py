@@ -86,21 +86,24 @@ class GeneratorSettings(ModelSettings):
         "auto", description="auto reads the folder's weights; dummy makes random ones, to measure speed without them."
     )
     gpu_memory_utilization: float = Field(
-        0.9, gt=0, le=1, description="Share of the GPU's memory that this service may use; what is left over is KV cache."
+        0.9,
+        gt=0,
+        le=1,
+        description="Share of the GPU's memory that this service may use; what is left over is KV cache.",
     )
     enforce_eager: bool = Field(
-        False, description="On a GPU, launch every kernel of every step instead of replaying CUDA graphs; to find faults."
+        False,
+        description="On a GPU, launch every kernel of every step instead of replaying CUDA graphs; to find faults.",
     )
     attention_backend: Literal["auto", "reference", "triton"] = Field(
-        "auto", description="Code that computes attention; auto takes triton on a GPU and reference, plain torch, on a CPU."
+        "auto",
+        description="Code that computes attention; auto takes triton on a GPU and reference, plain torch, on a CPU.",
     )
     kernel_backend: Literal["auto", "reference", "triton"] = Field(
         "auto", description="Code that computes norms, activations and adapters; auto likewise."
     )
     block_size: int = Field(16, ge=1, le=256, description="Token positions in a KV block.")
-    num_gpu_blocks_override: int | None = Field(
-        None, ge=1, description="Number of KV blocks, instead of what fits."
-    )
+    num_gpu_blocks_override: int | None = Field(None, ge=1, description="Number of KV blocks, instead of what fits.")
     kv_cache_memory_bytes: int = Field(
         2**30, ge=2**20, description="Memory for the KV cache in bytes, on a CPU; a GPU is measured."
     )

@@ -59,11 +59,9 @@ class ForwardBatch:
 
     Attributes:
         token_ids: [T] int64.
-        positions: [T] int64.
+        positions: [T] int32.
         slot_mapping: [T] int64, where each token writes its key and value; -1 of padding, which writes nothing.
-        logits_index: [N] int64, tokens whose hidden state is turned into logits.
-        sampled_rows: [N] int64, their state rows.
-        sampled_positions: [N] int64, of the tokens that are sampled.
+        logits_index: [N] int32, tokens whose hidden state is turned into logits; None for all of them in order.
         paged: the rows for the attention kernels.
         segments: the tokens by adapter for the LoRA kernels; None where no row has an adapter.
         lora_chunk: rows of a chunk of `segments`.
@@ -74,9 +72,7 @@ class ForwardBatch:
     token_ids: Tensor
     positions: Tensor
     slot_mapping: Tensor
-    logits_index: Tensor
-    sampled_rows: Tensor
-    sampled_positions: Tensor
+    logits_index: Tensor | None
     paged: PagedRows
     segments: LoraSegments[Tensor] | None
     lora_chunk: int

@@ -97,10 +97,9 @@ class ModelRunner:
         self._block_size = spec.block_size
         self._backends = backends
         self._tables = RowTables(limits.max_num_seqs, spec.blocks_for(limits.max_model_len), device)
-        self._sampler = Sampler(limits.max_num_seqs, config.vocab_size, device)
         self._rope = rope_table(config.rope, limits.max_model_len, dtype, device)
-        self._logits = torch.empty(limits.max_num_seqs, config.vocab_size, dtype=torch.float32, device=device)
         self._kernels = make_kernels(backends, device)
+        self._sampler = Sampler(limits.max_num_seqs, config.vocab_size, device, self._kernels.argmax)
         self._attention = make_attention(
             backends,
             config,
@@ -134,8 +133,10 @@ class ModelRunner:
         shape = StepShape(num_tokens, 0, min(num_rows, num_tokens), min(num_rows, num_tokens), 1 if num_slots else None)
         layout = StepLayout(shape, num_slots, self._tables.spare_row)
         outputs = self.compute(to_device(layout.pack_padding(), device), layout)
-        features = features_of(SamplingParams(max_tokens=1, temperature=1.0, top_p=0.5, presence_penalty=1.0, logprobs=1))
-        self._sampler(outputs.logits, features, torch.zeros_like(outputs.rows), outputs.positions)
+        features = features_of(
+            SamplingParams(max_tokens=1, temperature=1.0, top_p=0.5, presence_penalty=1.0, logprobs=1)
+        )
+        self._sampler(outputs.logits, features, torch.zeros_like(outputs.rows).long(), outputs.positions)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> LaunchedStep:
@@ -162,7 +163,8 @@ class ModelRunner:
         Args:
             masks: [N, ceil(V / 32)] bit masks of the ids that each row may choose, or None where no row is restricted so.
         """
-        features, (_, logits, rows, positions) = step.plan.features, step.outputs
+        features, logits = step.plan.features, step.outputs.logits
+        rows, positions = step.outputs.rows.long(), step.outputs.positions.long() + 1
         on_device = None if masks is None else to_device(masks, logits.device)
         token_ids = self._sampler(logits, features, rows, positions, on_device)
         self._tables.last_token[rows] = token_ids
@@ -183,18 +185,20 @@ class ModelRunner:
 
     def compute(self, packed: Tensor, layout: StepLayout, plan: StepPlan | None = None) -> StepOutputs:
         """Launch the forward pass; `plan` is asked for by reference backends only."""
-        batch = make_forward_batch(packed, layout, self._tables, self._block_size)
+        batch = make_forward_batch(packed, layout, self._tables, self._kernels, self._block_size)
         if plan is not None:
             batch = self._add_reference_inputs(batch, plan)
-        hidden = self.forward(batch)
-        logits = self._logits[: len(batch.logits_index)]  # at one place, so that all graphs share it
-        logits.copy_(linear(Linear(self._weights.head), hidden[batch.logits_index]))
-        return StepOutputs(hidden, logits, batch.sampled_rows, batch.sampled_positions)
+        hidden, where = self.forward(batch), batch.logits_index
+        token_rows, positions = layout.split(packed).token_rows, batch.positions
+        if where is not None:
+            token_rows, positions = token_rows.index_select(0, where), positions.index_select(0, where)
+        logits = self.logits(hidden if where is None else hidden.index_select(0, where))
+        return StepOutputs(hidden, logits, token_rows, positions)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states [T, C] after the last norm."""
         bank = None if self._adapters is None else self._adapters.bank
-        ops = StepOps(batch, self._attention, self._kernels, bank, self._rope[batch.positions])
+        ops = StepOps(batch, self._attention, self._kernels, bank, self._rope.index_select(0, batch.positions))
         return decoder_forward(self._weights, self._config, ops, batch.token_ids)
 
     def _add_reference_inputs(self, batch: ForwardBatch, plan: StepPlan) -> ForwardBatch:
@@ -207,8 +211,8 @@ class ModelRunner:
         return batch
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[N, C] to [N, V] in fp32."""
-        return linear(Linear(self._weights.head), hidden).float()
+        """[N, C] to [N, V] in the model's dtype."""
+        return linear(Linear(self._weights.head), hidden)
 
     def _score_prompt(self, plan: StepPlan, hidden: Tensor) -> Logprobs | None:
         """Log-probabilities of prompt tokens, in pieces that bound the memory for their logits."""
