@@ -1,6 +1,7 @@
 """Greedy choice: the id of each row's largest logit.
 
-Semantics:  ids[n] = the lowest v at which logits[n, v] is largest. NaN counts as the smallest of all, so that the answer is always an id.
+Semantics:  ids[n] = the lowest v at which logits[n, v] is largest. NaN counts as the smallest of all, so that
+            the answer is always an id.
 Tile map:   program n reads row n.
 """
 
@@ -10,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from services.generator.kernels.arguments import check_dtype, check_floats, check_last_axis, check_shape
+from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 
 def argmax(ids: Tensor, logits: Tensor) -> None:
@@ -26,11 +28,15 @@ def argmax(ids: Tensor, logits: Tensor) -> None:
     check_dtype(torch.int64, ids=ids)
     check_floats(logits=logits)
     check_last_axis(logits=logits)
-    _argmax_kernel[(len(logits),)](ids, logits, logits.shape[1], logits.stride(0), BLOCK_V=BLOCK_V, num_warps=NUM_WARPS)
+    _argmax_kernel[(len(logits),)](
+        ids, logits, logits.shape[1], logits.stride(0), BLOCK_V=BLOCK_V, num_warps=NUM_WARPS, **overlap_options(logits)
+    )
 
 
 @triton.jit
-def _argmax_kernel(ids_ptr, logits_ptr, vocab_size, stride_logitsn, BLOCK_V: tl.constexpr):
+def _argmax_kernel(ids_ptr, logits_ptr, vocab_size, stride_logitsn, BLOCK_V: tl.constexpr, OVERLAPS: tl.constexpr):
+    let_next_begin(OVERLAPS)
+    wait_for_inputs(OVERLAPS)
     # --- which tile is mine ---
     row = tl.program_id(0).to(tl.int64)
     offs_v = tl.arange(0, BLOCK_V)

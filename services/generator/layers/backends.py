@@ -1,12 +1,12 @@
 """Which code computes attention and the kernels of a layer: chosen by name at start, never by what can be imported.
 
-Called by `engine.build`, which logs the choice, and by the runner, which makes the objects. Triton is imported only where it is used.
+Called by `engine.build`, which logs the choice, and by the runner, which makes the objects. Triton is imported only where
+it is used.
 """
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import torch
 from torch import Tensor
 
 from services.generator.layers.adapter_group import AdapterGroup
@@ -104,10 +104,10 @@ def make_attention(
     return TritonAttention(config, keys, values, block_size=block_size, max_tokens=max_tokens, max_rows=max_rows)
 
 
-def make_kernels(backends: Backends, device: torch.device) -> LayerKernels:
-    """The kernels of a layer on a device."""
+def make_kernels(backends: Backends) -> LayerKernels:
+    """The kernels of a layer."""
     if backends.kernels == "reference":
         return ReferenceKernels()
     from services.generator.layers.triton_kernels import TritonKernels
 
-    return TritonKernels(device)
+    return TritonKernels()

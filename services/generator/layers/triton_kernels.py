@@ -1,7 +1,6 @@
 """What a layer does besides products and attention, with the Triton kernels.
 
-Called by the runner's `StepOps`, also while a CUDA graph is captured. On a GPU the rank-r side of the adapters is computed on a
-stream of its own while the base product runs.
+Called by the runner's `StepOps`, also while a CUDA graph is captured.
 """
 
 import torch
@@ -21,9 +20,6 @@ from shared.modeling.decoder import Linear, linear
 class TritonKernels:
     """See `LayerKernels`."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
-
     def project(self, projection: Linear, x: Tensor, group: AdapterGroup | None, batch: ForwardBatch) -> Tensor:
         """Base projection of every row at once, and each row's adapter."""
         segments = batch.segments
@@ -34,16 +30,8 @@ class TritonKernels:
         h = group.scratch[: parts * len(x) * num_slices * max_rank].view(parts, len(x), num_slices, max_rank)
         rows = (segments.row_slots, segments.token_order, segments.chunk_slots, segments.chunk_starts)
         lens, chunk_size = segments.chunk_lens, batch.lora_chunk
-        if self._side is None:
-            lora_shrink(h, x, group.a, group.ranks, group.scales, *rows, lens, chunk_size=chunk_size)
-            y = linear(projection, x).contiguous()
-        else:
-            main = torch.cuda.current_stream()
-            self._side.wait_stream(main)
-            with torch.cuda.stream(self._side):
-                lora_shrink(h, x, group.a, group.ranks, group.scales, *rows, lens, chunk_size=chunk_size)
-            y = linear(projection, x)
-            main.wait_stream(self._side)
+        lora_shrink(h, x, group.a, group.ranks, group.scales, *rows, lens, chunk_size=chunk_size)
+        y = linear(projection, x).contiguous()
         lora_expand(y, h, group.b, group.ranks, *rows, lens, chunk_size=chunk_size, slice_sizes=group.slice_sizes)
         return y
 

@@ -4,7 +4,6 @@ Written and read by the runner with slots that the scheduler's ledger decided on
 """
 
 import torch
-from torch import Tensor
 
 from services.generator.core.specs import KVCacheSpec
 from shared.modeling.config import DecoderConfig

@@ -98,7 +98,7 @@ class ModelRunner:
         self._backends = backends
         self._tables = RowTables(limits.max_num_seqs, spec.blocks_for(limits.max_model_len), device)
         self._rope = rope_table(config.rope, limits.max_model_len, dtype, device)
-        self._kernels = make_kernels(backends, device)
+        self._kernels = make_kernels(backends)
         self._sampler = Sampler(limits.max_num_seqs, config.vocab_size, device, self._kernels.argmax)
         self._attention = make_attention(
             backends,
