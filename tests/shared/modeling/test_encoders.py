@@ -1,0 +1,111 @@
+"""Every encoder family against transformers on the same weights, alone and batched, bare and saved with a head.
+
+Also what only some families have: windows, relative positions, positions that skip padding, types of tokens, both directions.
+"""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModel
+
+from shared.modeling.encoders import load_encoder
+from shared.modeling.ragged import RaggedBatch
+from shared.settings.errors import ModelFolderError
+from tests.shared.modeling.tiny_encoders import CASES, MAX_POSITIONS, VOCAB_SIZE, save_tiny_encoder
+
+CPU = torch.device("cpu")
+BATCHES = [[1], [30, 30], [5, MAX_POSITIONS, 1, 23]]
+WITH_DECODER_HEAD = {"qwen3", "qwen2", "llama", "mistral_window"}
+
+
+def make_sequences(lengths: list[int]) -> list[list[int]]:
+    rng = random.Random(1)
+    return [[rng.randrange(4, VOCAB_SIZE) for _ in range(length)] for length in lengths]
+
+
+@torch.inference_mode()
+def reference(folder: Path, sequences: list[list[int]], **inputs: torch.Tensor) -> torch.Tensor:
+    """Hidden states of transformers, one sequence at a time, one after another."""
+    model = AutoModel.from_pretrained(folder).eval()
+    return torch.cat([model(torch.tensor([ids]), **inputs).last_hidden_state[0] for ids in sequences])
+
+
+@torch.inference_mode()
+def encode(folder: Path, batch: RaggedBatch) -> torch.Tensor:
+    return load_encoder(folder, torch.float32, CPU).encode(batch)
+
+
+def assert_close(ours: torch.Tensor, expected: torch.Tensor) -> None:
+    assert (ours - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_hidden_states_equal_transformers(tmp_path: Path, case: str) -> None:
+    folder = save_tiny_encoder(tmp_path, case)
+    for lengths in BATCHES:
+        sequences = make_sequences(lengths)
+        assert_close(encode(folder, RaggedBatch.from_token_ids(sequences, CPU)), reference(folder, sequences))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_folder_saved_with_a_head_gives_the_same(tmp_path: Path, case: str) -> None:
+    head = "ForCausalLM" if case in WITH_DECODER_HEAD else "ForMaskedLM"
+    folder = save_tiny_encoder(tmp_path, case, head)
+    sequences = make_sequences([9, 4])
+    assert_close(encode(folder, RaggedBatch.from_token_ids(sequences, CPU)), reference(folder, sequences))
+
+
+@pytest.mark.parametrize("case", ["roberta", "mpnet"])
+def test_positions_skip_the_padding_token(tmp_path: Path, case: str) -> None:
+    folder = save_tiny_encoder(tmp_path, case)
+    sequences = [[5, 1, 1, 9, 7], [8, 8], [1, 4]]
+    expected = reference(folder, sequences)
+    assert_close(encode(folder, RaggedBatch.from_token_ids(sequences, CPU)), expected)
+
+
+def test_relative_positions_are_right_far_away(tmp_path: Path) -> None:
+    folder = save_tiny_encoder(tmp_path, "mpnet", max_position_embeddings=302)
+    sequences = make_sequences([300])
+    assert_close(encode(folder, RaggedBatch.from_token_ids(sequences, CPU)), reference(folder, sequences))
+
+
+def test_types_of_tokens(tmp_path: Path) -> None:
+    folder = save_tiny_encoder(tmp_path, "bert")
+    types = [0, 0, 1, 1, 0]
+    (ids,) = make_sequences([5])
+    batch = RaggedBatch.from_token_ids([ids, ids], CPU, [types, [0] * 5])
+    expected = [reference(folder, [ids], token_type_ids=torch.tensor([kinds])) for kinds in (types, [0] * 5)]
+    assert_close(encode(folder, batch), torch.cat(expected))
+
+
+def test_a_decoder_that_declares_both_directions_looks_both_ways(tmp_path: Path) -> None:
+    folder = save_tiny_encoder(tmp_path, "qwen2", is_causal=False)
+    ids = make_sequences([8])[0]
+    batch = RaggedBatch.from_token_ids([ids, ids[:3]], CPU)
+    # With padding beside it transformers makes a mask of its own; without, its attention would stay causal.
+    padded = torch.tensor([ids, ids[:3] + [0] * 5])
+    mask = torch.tensor([[1] * 8, [1] * 3 + [0] * 5])
+    with torch.inference_mode():
+        states = AutoModel.from_pretrained(folder).eval()(padded, attention_mask=mask).last_hidden_state
+    assert_close(encode(folder, batch), torch.cat([states[0], states[1, :3]]))
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "word"),
+    [
+        ("mistral_window", {"is_causal": False}, "is_causal"),
+        ("qwen3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("modernbert", {"layer_types": ["full_attention"]}, "layer_types"),
+        ("modernbert", {"hidden_activation": "mish"}, "mish"),
+        ("distilbert", {"n_heads": 5}, "n_heads"),
+    ],
+)
+def test_what_is_not_supported_is_named(tmp_path: Path, case: str, changes: dict[str, object], word: str) -> None:
+    folder = save_tiny_encoder(tmp_path, case)
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(ModelFolderError, match=word):
+        load_encoder(folder, torch.float32, CPU)
