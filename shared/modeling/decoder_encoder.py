@@ -72,10 +72,10 @@ class _WholeSequences:
         config, batch = self._config, self._batch
         mask = self._masks[config.layers[layer].window_index]
         heads = qkv.view(len(qkv), -1, config.head_dim)
-        qk, v = heads.split([config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
+        qk, v = torch.split(heads, [config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
         qkv = torch.cat([apply_rope(qk, self._rows), v], dim=1).flatten(1)
         padded = batch.pad(qkv).view(batch.num_sequences, batch.max_length, -1, config.head_dim).transpose(1, 2)
-        q, k, v = padded.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
+        q, k, v = torch.split(padded, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
         is_causal = self._is_causal and mask is None
         attended = functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=config.num_heads != config.num_kv_heads

@@ -40,21 +40,20 @@ class Encoder(Protocol):
 
 LoadEncoder = Callable[[Path, torch.dtype, torch.device], Encoder]
 
+_FAMILIES: Mapping[str, LoadEncoder] = {
+    "Bert": partial(load_bert, family=BERT),
+    "Roberta": partial(load_bert, family=ROBERTA),
+    "XLMRoberta": partial(load_bert, family=ROBERTA),
+    "DistilBert": partial(load_bert, family=DISTILBERT),
+    "MPNet": partial(load_bert, family=MPNET),
+    "ModernBert": load_modernbert,
+    **dict.fromkeys(DECODERS, load_decoder_encoder),
+}
+
 ENCODERS: Mapping[str, LoadEncoder] = {
     family + head: load
-    for family, load in {
-        "Bert": partial(load_bert, family=BERT),
-        "Roberta": partial(load_bert, family=ROBERTA),
-        "XLMRoberta": partial(load_bert, family=ROBERTA),
-        "DistilBert": partial(load_bert, family=DISTILBERT),
-        "MPNet": partial(load_bert, family=MPNET),
-        "ModernBert": load_modernbert,
-    }.items()
-    for head in ("Model", "ForMaskedLM", "ForSequenceClassification")
-} | {
-    decoder + head: load_decoder_encoder
-    for decoder in DECODERS
-    for head in ("Model", "ForCausalLM", "ForSequenceClassification")
+    for family, load in _FAMILIES.items()
+    for head in ("Model", "ForSequenceClassification", "ForCausalLM" if family in DECODERS else "ForMaskedLM")
 }
 
 

@@ -85,7 +85,7 @@ class ModernBertEncoder:
         num_heads, head_dim = self._config.num_heads, self._config.head_dim
 
         def rotate_and_attend(qkv: Tensor) -> Tensor:
-            qk, v = qkv.split([2 * num_heads * head_dim, num_heads * head_dim], dim=-1)
+            qk, v = torch.split(qkv, [2 * num_heads * head_dim, num_heads * head_dim], dim=-1)
             # In fp32 whatever the model's dtype, as in transformers; the table is fp32.
             rotated = apply_rope(qk.reshape(len(qk), 2 * num_heads, head_dim).float(), table_rows).to(qkv.dtype)
             return attend(torch.cat([rotated.flatten(1), v], dim=-1), batch, num_heads, mask)
