@@ -25,17 +25,18 @@ from shared.http.app import json_response
 from shared.http.body import body_schema, json_body
 from shared.http.disconnect import until_disconnect
 from shared.http.encoder_handle import EncoderHandle
+from shared.text.preparer import TextPreparer
 
 PATHS = ("/v1/rerank", "/rerank", "/v2/rerank")
 
 
-def rerank_router(handle: EncoderHandle, scorer: Scorer, *, max_documents: int) -> APIRouter:
+def rerank_router(handle: EncoderHandle[TextPreparer], scorer: Scorer, *, max_documents: int) -> APIRouter:
     """`POST` on every path that clients use for reranking."""
     router = APIRouter()
 
     async def rerank(http: Request, request: Annotated[RerankRequest, Depends(json_body(RerankRequest))]) -> Response:
         handle.check_model(request.model)
-        rows, num_tokens = await until_disconnect(
+        rows, num_tokens, _ = await until_disconnect(
             http,
             handle.encode(lambda preparer: prepare_scoring(request, preparer, scorer, max_documents=max_documents)),
         )

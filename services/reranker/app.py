@@ -12,12 +12,13 @@ from services.reranker.settings import RerankerSettings
 from shared.http.app import make_app
 from shared.http.encoder_handle import EncoderHandle, EncoderModel
 from shared.http.lifecycle import Lifecycle
+from shared.text.preparer import TextPreparer
 
 
 def make_reranker_app(settings: RerankerSettings, lifecycle: Lifecycle) -> FastAPI:
     """The application; its model is loaded while it runs."""
 
-    def load() -> EncoderModel:
+    def load() -> EncoderModel[TextPreparer]:
         from shared.modeling.text_encoder import load_text_encoder  # brings torch in
 
         return load_text_encoder(settings)

@@ -6,7 +6,7 @@ Called by `api`. Must not import torch.
 from services.reranker.scorers import Scorer
 from shared.contracts.rerank import RerankRequest
 from shared.errors import InvalidRequestError
-from shared.text.preparer import TextPreparer
+from shared.text.preparer import Prepared, TextPreparer
 
 
 def document_texts(request: RerankRequest) -> list[str]:
@@ -16,7 +16,7 @@ def document_texts(request: RerankRequest) -> list[str]:
 
 def prepare_scoring(
     request: RerankRequest, preparer: TextPreparer, scorer: Scorer, *, max_documents: int
-) -> list[list[int]]:
+) -> Prepared[list[int]]:
     """The sequences to run.
 
     Raises:

@@ -10,13 +10,13 @@ from typing import Protocol
 import numpy as np
 
 from shared.batching.model_thread import Rows
-from shared.text.preparer import TextPreparer
+from shared.text.preparer import Prepared, TextPreparer
 
 
 class Scorer(Protocol):
     """One kind of score; both methods are pure."""
 
-    def prepare(self, preparer: TextPreparer, query: str, documents: Sequence[str]) -> list[list[int]]:
+    def prepare(self, preparer: TextPreparer, query: str, documents: Sequence[str]) -> Prepared[list[int]]:
         """What the model has to see.
 
         Raises:
@@ -32,12 +32,12 @@ class Scorer(Protocol):
 class BiEncoderScorer:
     """Cosine of the query's vector and each document's; the query goes through the model once."""
 
-    def prepare(self, preparer: TextPreparer, query: str, documents: Sequence[str]) -> list[list[int]]:
+    def prepare(self, preparer: TextPreparer, query: str, documents: Sequence[str]) -> Prepared[list[int]]:
         """The query, then the documents."""
-        return [
-            *preparer.from_texts([query], kind="query", param="query"),
-            *preparer.from_texts(documents, kind="document", param="documents"),
-        ]
+        prompts = preparer.prompts
+        first = preparer.from_texts([query], prompt=prompts.of_kind("query"), param="query")
+        others = preparer.from_texts(documents, prompt=prompts.of_kind("document"), param="documents")
+        return Prepared([*first.sequences, *others.sequences])
 
     def scores(self, rows: Rows) -> list[float]:
         """Semantics: rows[1:] · rows[0] / (‖rows[1:]‖ ‖rows[0]‖); 0 where a norm is 0."""

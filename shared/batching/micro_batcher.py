@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from shared.batching.length_window import BatchLimits
-from shared.batching.model_thread import BatchModel, ModelThread, Outcome, Rows, TokenIds
+from shared.batching.model_thread import BatchModel, ModelThread, Outcome, Rows, Tokens
 from shared.batching.waiting_line import PendingRequest, WaitingItem, WaitingLine
 from shared.errors import EngineDeadError, InternalError, NotReadyError, OverloadedError, ServiceError
 
@@ -59,9 +59,9 @@ class _Batch:
         self.items = items
         self.live: list[WaitingItem] = []
 
-    def take_live(self) -> list[TokenIds]:
+    def take_live(self) -> list[Tokens]:
         self.live = [item for item in self.items if not item.request.answer.done()]
-        return [item.token_ids for item in self.live]
+        return [item.tokens for item in self.live]
 
     def requests(self) -> list[PendingRequest]:
         return list(dict.fromkeys(item.request for item in self.items))
@@ -141,7 +141,7 @@ class MicroBatcher(Generic[Model]):
         self._fail_all(NotReadyError("The service is shutting down", retry_after_s=1))
         await self._thread.stop(timeout_s)
 
-    async def encode(self, sequences: Sequence[TokenIds]) -> Rows:
+    async def encode(self, sequences: Sequence[Tokens]) -> Rows:
         """A row for each of `sequences`, none of them empty, in their order; cancelling it drops what has not run.
 
         Raises:

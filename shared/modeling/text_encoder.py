@@ -18,6 +18,7 @@ from shared.observability.logging import get_logger
 from shared.settings.encoder import EncoderSettings
 from shared.settings.model_folder import find_model_folder
 from shared.text.preparer import TextPreparer
+from shared.text.vector_shape import VectorShape
 
 log = get_logger(__name__)
 
@@ -52,26 +53,35 @@ class TextEncoder:
         return vectors.cpu().numpy()
 
 
-def load_text_encoder(settings: EncoderSettings) -> TextEncoder:
+def load_text_encoder(settings: EncoderSettings, *, is_matryoshka: bool = False) -> TextEncoder:
     """Read the folder of `settings.model`; slow, and the place where a bad folder is found out.
 
+    Args:
+        is_matryoshka: vectors may be cut to any length, whatever the folder says.
     Raises:
         ModelFolderError: the folder is missing, broken or asks for what is not supported.
         StartError: folder and settings do not fit together.
     """
     # The recipe first: it takes no time, and where it lacks something the weights need not be read.
-    recipe = read_recipe(find_model_folder(settings.model), RecipeOverrides(settings.pooling, settings.normalize))
+    overrides = RecipeOverrides(settings.pooling, settings.normalize, is_matryoshka)
+    recipe = read_recipe(find_model_folder(settings.model), overrides)
     setup = open_encoder(settings)
     dense = load_dense(recipe.dense, setup.encoder.hidden_size * len(recipe.pooling), setup.device)
+    num_dims = recipe.dense[-1].num_out if recipe.dense else setup.encoder.hidden_size * len(recipe.pooling)
     preparer = TextPreparer(
-        setup.tokenizer, setup.max_tokens, setup.encoder.vocab_size, recipe.is_lowercased, recipe.prompts
+        setup.tokenizer,
+        setup.max_tokens,
+        setup.encoder.vocab_size,
+        recipe.is_lowercased,
+        recipe.prompts,
+        VectorShape(num_dims, recipe.shorter_dims, recipe.is_normalized),
     )
     log.info(
         "model_loaded",
         pooling=" + ".join(recipe.pooling),
-        dense=[module.num_out for module in recipe.dense],
+        num_dims=num_dims,
         normalize=recipe.is_normalized,
-        prompts={kind: prompt for kind, prompt in recipe.prompts.items() if prompt},
+        prompts=recipe.prompts.by_kind(),
         **setup.describe(),
     )
     return TextEncoder(setup, recipe, dense, preparer)

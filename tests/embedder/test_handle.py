@@ -20,7 +20,9 @@ from shared.http.app import make_app
 from shared.http.encoder_handle import EncoderHandle
 from shared.http.lifecycle import Lifecycle
 from shared.text.preparer import TextPreparer
+from shared.text.prompts import Prompts
 from shared.text.tokenizer import Tokenizer
+from shared.text.vector_shape import VectorShape
 from tests.fakes.ready_service import ready_service
 from tests.shared.batching.fake_model import DEADLY, POISON, FakeModel
 from tests.shared.modeling.tiny_bert import save_tokenizer
@@ -32,8 +34,7 @@ class FakeEncoder(FakeModel):
     def __init__(self, folder: Path) -> None:
         super().__init__(max_batch_tokens=64)
         save_tokenizer(folder)
-        prompts = dict.fromkeys(("text", "query", "document"), "")
-        self.preparer = TextPreparer(Tokenizer(folder), 64, 1000, False, prompts)  # type: ignore[arg-type]
+        self.preparer = TextPreparer(Tokenizer(folder), 64, 1000, False, Prompts({}), VectorShape(2, (), False))
 
 
 @dataclass

@@ -10,6 +10,7 @@ import pytest
 
 from shared.modeling.recipe import RecipeOverrides, read_recipe
 from shared.settings.errors import StartError
+from shared.text.prompts import Prompts
 from tests.shared.modeling.tiny_bert import write_json
 
 OLD = "sentence_transformers.models."
@@ -32,7 +33,8 @@ def test_the_old_dialect(tmp_path: Path) -> None:
     write_json(folder / "sentence_bert_config.json", {"do_lower_case": True})
     recipe = read_recipe(folder, RecipeOverrides())
     assert (recipe.pooling, recipe.is_normalized, recipe.is_lowercased) == (("mean",), True, True)
-    assert recipe.prompts == {"text": "", "query": "", "document": ""}
+    assert recipe.prompts == Prompts({})
+    assert recipe.shorter_dims == frozenset()
 
 
 def test_the_new_dialect(tmp_path: Path) -> None:
@@ -41,7 +43,8 @@ def test_the_new_dialect(tmp_path: Path) -> None:
     write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "query"})
     recipe = read_recipe(folder, RecipeOverrides())
     assert (recipe.pooling, recipe.is_normalized) == (("last",), False)
-    assert recipe.prompts == {"text": "q: ", "query": "q: ", "document": "p: "}
+    assert recipe.prompts.by_kind() == {"text": "q: ", "query": "q: ", "document": "p: "}
+    assert recipe.prompts.named("passage", param="prompt_name") == "p: "
 
 
 def test_several_kinds_of_pooling(tmp_path: Path) -> None:
@@ -107,3 +110,20 @@ def test_a_default_prompt_that_is_not_there(tmp_path: Path) -> None:
     write_json(tmp_path / "config_sentence_transformers.json", {"prompts": {}, "default_prompt_name": "query"})
     with pytest.raises(StartError, match="query"):
         read_recipe(tmp_path, RecipeOverrides(pooling="mean"))
+
+
+@pytest.mark.parametrize(
+    ("config", "is_matryoshka", "expected"),
+    [
+        ({}, False, frozenset()),
+        ({"is_matryoshka": True}, False, None),
+        ({"matryoshka_dimensions": [8, 4]}, False, frozenset({4, 8})),
+        ({"matryoshka_dimensions": [8, 4]}, True, None),
+    ],
+)
+def test_lengths_to_which_vectors_may_be_cut(
+    tmp_path: Path, config: dict[str, Any], is_matryoshka: bool, expected: frozenset[int] | None
+) -> None:
+    write_json(tmp_path / "config.json", config)
+    overrides = RecipeOverrides(pooling="mean", is_matryoshka=is_matryoshka)
+    assert read_recipe(tmp_path, overrides).shorter_dims == expected
