@@ -9,11 +9,11 @@ from tokenizers import Encoding
 
 
 @dataclass(frozen=True)
-class TokenPair:
-    """Two texts as one sequence.
+class TypedTokens:
+    """One sequence of one or two texts.
 
     Attributes:
-        type_ids: which text each token belongs to, as the tokenizer has it.
+        type_ids: which text each token belongs to, as the tokenizer has it; models without types of tokens do not look.
     """
 
     token_ids: list[int]
@@ -44,9 +44,9 @@ class Frame:
 class PairFrame:
     """What stands round and between two texts, with the type ids of all."""
 
-    before: TokenPair
-    between: TokenPair
-    after: TokenPair
+    before: TypedTokens
+    between: TypedTokens
+    after: TypedTokens
     first_type: int
     second_type: int
 
@@ -59,8 +59,8 @@ class PairFrame:
         if not first or not second or second[0] == first[-1] + 1:
             return None
 
-        def part(start: int, end: int) -> TokenPair:
-            return TokenPair(probe.ids[start:end], probe.type_ids[start:end])
+        def part(start: int, end: int) -> TypedTokens:
+            return TypedTokens(probe.ids[start:end], probe.type_ids[start:end])
 
         return cls(
             part(0, first[0]),
@@ -73,9 +73,9 @@ class PairFrame:
     def __len__(self) -> int:
         return len(self.before) + len(self.between) + len(self.after)
 
-    def join(self, first: list[int], second: list[int]) -> TokenPair:
+    def join(self, first: list[int], second: list[int]) -> TypedTokens:
         """The pair of two texts that were tokenized without special tokens."""
-        return TokenPair(
+        return TypedTokens(
             [*self.before.token_ids, *first, *self.between.token_ids, *second, *self.after.token_ids],
             [
                 *self.before.type_ids,

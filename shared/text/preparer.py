@@ -64,7 +64,8 @@ class TextPreparer:
         prepared = [prompt + text for text in texts] if prompt else texts
         if self.is_lowercased:
             prepared = [text.lower() for text in prepared]
-        return self._fit(self.tokenizer.encode_batch(prepared), self._frame, param, truncate)
+        sequences = self.tokenizer.encode_batch(prepared)
+        return fit_sequences(sequences, self._frame, self.max_tokens, param=param, truncate=truncate)
 
     def from_token_ids(
         self, sequences: Sequence[list[int]], *, param: str, truncate: Truncate = "none"
@@ -83,28 +84,37 @@ class TextPreparer:
                     f"which is outside the model's vocabulary of {self.vocab_size}",
                     param=param,
                 )
-        return self._fit(list(sequences), Frame([], []), param, truncate)
+        return fit_sequences(list(sequences), Frame([], []), self.max_tokens, param=param, truncate=truncate)
 
     @cached_property
     def _frame(self) -> Frame:
         return self.tokenizer.frame()
 
-    def _fit(self, sequences: list[list[int]], frame: Frame, param: str, truncate: Truncate) -> Prepared[list[int]]:
-        cut = []
-        for index, sequence in enumerate(sequences):
-            if not sequence:
-                raise InvalidRequestError(f"{place(param, index, len(sequences))} has no tokens", param=param)
-            if len(sequence) <= self.max_tokens:
-                continue
-            if truncate == "none" or len(frame) >= self.max_tokens:
-                raise ContextLengthExceededError(
-                    f"{place(param, index, len(sequences))} has {len(sequence)} tokens, special tokens included; "
-                    f"the model's maximum is {self.max_tokens} tokens",
-                    param=param,
-                )
-            sequences[index] = _cut(sequence, frame, self.max_tokens, truncate)
-            cut.append(index)
-        return Prepared(sequences, tuple(cut))
+
+def fit_sequences(
+    sequences: list[list[int]], frame: Frame, max_tokens: int, *, param: str, truncate: Truncate
+) -> Prepared[list[int]]:
+    """`sequences` with those that are too long cut, their `frame` left whole.
+
+    Raises:
+        InvalidRequestError: a sequence is empty; names `param`.
+        ContextLengthExceededError: a sequence is longer than `max_tokens` and may not be cut; names `param`.
+    """
+    fitted, cut = list(sequences), []
+    for index, sequence in enumerate(sequences):
+        if not sequence:
+            raise InvalidRequestError(f"{place(param, index, len(sequences))} has no tokens", param=param)
+        if len(sequence) <= max_tokens:
+            continue
+        if truncate == "none" or len(frame) >= max_tokens:
+            raise ContextLengthExceededError(
+                f"{place(param, index, len(sequences))} has {len(sequence)} tokens, special tokens included; "
+                f"the model's maximum is {max_tokens} tokens",
+                param=param,
+            )
+        fitted[index] = _cut(sequence, frame, max_tokens, truncate)
+        cut.append(index)
+    return Prepared(fitted, tuple(cut))
 
 
 def _cut(sequence: list[int], frame: Frame, max_tokens: int, truncate: Truncate) -> list[int]:
