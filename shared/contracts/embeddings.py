@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shared.contracts.fields import HARMLESS
-from shared.contracts.wire import ModelName, TokenId, WireModel
+from shared.contracts.wire import ModelName, TokenId, TruncateSide, WireModel
 
 MAX_INPUTS = 2048
 """Texts, or lists of token ids, in one request; OpenAI's limit."""
@@ -16,7 +16,6 @@ MAX_INPUTS = 2048
 EncodingFormat = Literal["float", "base64"]
 EmbeddingInput = str | list[str] | list[TokenId] | list[list[TokenId]]
 InputType = Literal["query", "document", "passage", "search_query", "search_document"]
-TruncateSide = Literal["none", "start", "end"]
 
 
 class EmbeddingRequest(WireModel):

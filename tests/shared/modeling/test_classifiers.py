@@ -3,7 +3,6 @@
 The pairs are made from text on both sides, so the tokenizer's convention for pairs and the types of tokens are checked with it.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 from sentence_transformers import CrossEncoder
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import processors
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 from shared.modeling.sequence_classifier import LoadedClassifier, load_sequence_classifier
@@ -22,8 +20,8 @@ from shared.settings.encoder import EncoderSettings
 from shared.settings.errors import ModelFolderError
 from shared.text.judge_preparer import JudgePreparer
 from shared.text.pair_preparer import FramedPairPreparer, PairRules
-from tests.shared.modeling.tiny_bert import save_tokenizer
-from tests.shared.modeling.tiny_encoders import CASES, save_tiny_encoder
+from tests.shared.modeling.tiny_bert import save_tokenizer, set_json
+from tests.shared.modeling.tiny_encoders import CASES, save_classifier, save_tiny_encoder
 
 QUERY = "w50 w51"
 DOCUMENTS = ["w60 w61 w62 w63", "w70", "w50 w51", "w80 w81 w82 w83 w84 w85 w86"]
@@ -33,26 +31,6 @@ RULES = PairRules("query", "documents")
 class Settings(EncoderSettings):
     model_config = settings_config("test")
     port: int = 0
-
-
-def save_classifier(folder: Path, case: str, **changes: Any) -> Path:
-    """A tiny classifier with one label whose tokenizer joins pairs as BERT's does."""
-    save_tokenizer(save_tiny_encoder(folder, case, "ForSequenceClassification", **{"num_labels": 1, **changes}))
-    path = str(folder / "tokenizer.json")
-    fast = FastTokenizer.from_file(path)
-    fast.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    fast.save(path)
-    set_json(folder / "tokenizer_config.json", model_input_names=["input_ids", "token_type_ids", "attention_mask"])
-    return folder
-
-
-def set_json(path: Path, **values: Any) -> None:
-    """Set keys of the object in `path`, which need not be there."""
-    path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **values}))
 
 
 def scores(loaded: LoadedClassifier, documents: list[str]) -> torch.Tensor:

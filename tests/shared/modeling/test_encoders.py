@@ -14,7 +14,8 @@ from transformers import AutoModel
 from shared.modeling.encoders import load_encoder
 from shared.modeling.ragged import RaggedBatch
 from shared.settings.errors import ModelFolderError
-from tests.shared.modeling.tiny_encoders import CASES, MAX_POSITIONS, VOCAB_SIZE, save_tiny_encoder
+from tests.shared.modeling.tiny_bert import MAX_POSITIONS, VOCAB_SIZE
+from tests.shared.modeling.tiny_encoders import CASES, save_tiny_encoder
 
 CPU = torch.device("cpu")
 BATCHES = [[1], [30, 30], [5, MAX_POSITIONS, 1, 23]]

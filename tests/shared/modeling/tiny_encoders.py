@@ -9,8 +9,7 @@ from typing import Any
 import torch
 import transformers
 
-VOCAB_SIZE = 97
-MAX_POSITIONS = 64
+from tests.shared.modeling.tiny_bert import MAX_POSITIONS, VOCAB_SIZE, save_tokenizer, set_json
 
 _SIZES = {
     "vocab_size": VOCAB_SIZE,
@@ -58,4 +57,11 @@ def save_tiny_encoder(folder: Path, case: str, head: str = "Model", **changes: A
         elif head != "Model" and "classifier" in path:
             torch.nn.init.normal_(parameter, std=0.5)
     model.save_pretrained(folder)
+    return folder
+
+
+def save_classifier(folder: Path, case: str, **changes: Any) -> Path:
+    """A tiny classifier, with one label unless told otherwise, and a tokenizer that shows the model types of tokens."""
+    save_tokenizer(save_tiny_encoder(folder, case, "ForSequenceClassification", **{"num_labels": 1, **changes}))
+    set_json(folder / "tokenizer_config.json", model_input_names=["input_ids", "token_type_ids", "attention_mask"])
     return folder
