@@ -11,6 +11,7 @@ from services.embedder.prepare import prepare_inputs
 from services.embedder.render import render_embeddings
 from shared.contracts.embeddings import EmbeddingRequest, EmbeddingUsage
 from shared.http.body import body_schema, json_body
+from shared.http.deadline import seconds_left
 from shared.http.disconnect import until_disconnect
 from shared.http.encoder_handle import Encoded, EncoderHandle
 from shared.text.preparer import TextPreparer
@@ -25,7 +26,8 @@ def embeddings_router(handle: EncoderHandle[TextPreparer]) -> APIRouter:
         http: Request, request: Annotated[EmbeddingRequest, Depends(json_body(EmbeddingRequest))]
     ) -> Response:
         handle.check_model(request.model)
-        body = await until_disconnect(http, _embed(handle, request))
+        time_left_s = seconds_left(http.headers)
+        body = await until_disconnect(http, _embed(handle, request), timeout_s=time_left_s)
         return Response(body, media_type="application/json")
 
     return router

@@ -22,6 +22,7 @@ from shared.contracts.rerank import RerankRequest, TeiRerankRequest
 from shared.contracts.score import ClassifyRequest, ScoreRequest
 from shared.http.app import json_response
 from shared.http.body import body_schema, has_field, json_body
+from shared.http.deadline import seconds_left
 from shared.http.disconnect import until_disconnect
 from shared.http.encoder_handle import EncoderHandle
 
@@ -50,8 +51,11 @@ def reranker_router(handle: EncoderHandle[Scoring], *, max_documents: int) -> AP
         http: Request, request: Annotated[ClassifyRequest, Depends(json_body(ClassifyRequest))]
     ) -> Response:
         handle.check_model(request.model)
+        time_left_s = seconds_left(http.headers)
         rows, num_tokens, cut = await until_disconnect(
-            http, handle.encode(lambda scoring: prepare_labels(request, scoring, max_documents=max_documents))
+            http,
+            handle.encode(lambda scoring: prepare_labels(request, scoring, max_documents=max_documents)),
+            timeout_s=time_left_s,
         )
         labeler = handle.preparer.labels()
         numbers = labeler.numbers(rows, is_raw=bool(request.raw_scores))
@@ -99,8 +103,10 @@ class PairRoute:
         return json_response(score_answer(scores, cut, self._handle.name, num_tokens), exclude_none=True)
 
     async def _scores(self, http: Request, job: PairJob) -> tuple[list[float], int, tuple[int, ...]]:
+        time_left_s = seconds_left(http.headers)
         rows, num_tokens, cut = await until_disconnect(
             http,
             self._handle.encode(lambda scoring: prepare_pairs(job, scoring, max_documents=self._max_documents)),
+            timeout_s=time_left_s,
         )
         return self._handle.preparer.pairs().scores(rows, len(job.documents), is_raw=job.is_raw), num_tokens, cut

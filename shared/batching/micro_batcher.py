@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
+import numpy as np
+
 from shared.batching.length_window import BatchLimits
 from shared.batching.model_thread import BatchModel, ModelThread, Outcome, Rows, Tokens
 from shared.batching.waiting_line import PendingRequest, WaitingItem, WaitingLine
@@ -165,7 +167,7 @@ class MicroBatcher(Generic[Model]):
         if num_waiting > 0 and num_waiting + num_tokens > self._spec.max_queue_tokens:
             raise OverloadedError(
                 f"The queue is full: {num_waiting} of {self._spec.max_queue_tokens} tokens are waiting",
-                retry_after_s=min(60.0, num_waiting / self._tokens_per_s) if self._tokens_per_s else None,
+                retry_after_s=min(60.0, num_waiting / self._tokens_per_s) if self._tokens_per_s else 1,
             )
 
     def _pump(self) -> None:
@@ -204,10 +206,19 @@ class MicroBatcher(Generic[Model]):
         if outcome.error is not None:
             self._fail(batch, outcome.error)
         elif outcome.rows is not None:
-            for item, row in zip(batch.live, outcome.rows, strict=True):
-                item.request.put(item.index, row)
+            self._hand_back(batch, outcome.rows)
             self._report(batch, outcome)
         self._pump()
+
+    def _hand_back(self, batch: _Batch, rows: Rows) -> None:
+        """Give each request its rows; one with a row that is no number gets an error, the others do not notice."""
+        are_numbers: list[bool] = np.isfinite(rows).all(axis=1).tolist()
+        for item, row, is_number in zip(batch.live, rows, are_numbers, strict=True):
+            if is_number:
+                item.request.put(item.index, row)
+            else:
+                item.request.fail(InternalError("The model's answer is no number; a wider --dtype may help"))
+                self._line.drop(item.request)
 
     def _fail(self, batch: _Batch, error: Exception) -> None:
         told = error if isinstance(error, ServiceError) else InternalError("The model failed on this request's batch")

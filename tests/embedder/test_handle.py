@@ -109,6 +109,19 @@ def test_work_of_a_client_that_left_is_dropped(served: Served) -> None:
     assert served.model.batches == [[[7]], [[9]]]
 
 
+def test_work_past_its_deadline_is_dropped(served: Served) -> None:
+    hold(served)
+    soon = str(int(time.time() * 1000) + 200)
+    late = httpx.post(
+        f"{served.address}/v1/embeddings", json={"input": [[8] * 9]}, headers={"X-Request-Deadline": soon}, timeout=30
+    )
+    assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_exceeded")
+    assert served.metric("queued_rows") == 0
+    served.model.gate.set()
+    assert served.post({"input": [9]}).status_code == 200
+    assert served.model.batches == [[[7]], [[9]]]
+
+
 def test_past_the_limits_clients_are_told_to_come_back(served: Served) -> None:
     hold(served)
     served.post_aside({"input": [[8] * 40]})

@@ -14,7 +14,7 @@ import pytest
 from shared.batching.micro_batcher import BatcherSpec, BatchReport, MicroBatcher
 from shared.errors import EngineDeadError, InternalError, NotReadyError, OverloadedError
 from shared.settings.errors import StartError
-from tests.shared.batching.fake_model import DEADLY, POISON, FakeModel, row_of
+from tests.shared.batching.fake_model import DEADLY, HOLLOW, POISON, FakeModel, row_of
 
 SPEC = BatcherSpec(max_rows=8, max_padding_share=0.3, max_queue_tokens=200, hold_s=0.0)
 
@@ -191,6 +191,19 @@ def test_a_failed_batch_fails_its_members_only() -> None:
             assert isinstance(other, np.ndarray)
             assert (await run.encode([[4]])).tolist() == [row_of([4])]
             assert run.batcher.state == "ready"
+
+    run_async(test)
+
+
+def test_a_row_that_is_no_number_fails_its_request_alone() -> None:
+    async def test() -> None:
+        async with running() as run:
+            tasks = await run.encode_while_busy([[[HOLLOW] * 9, [5] * 9], [[6] * 9]])
+            run.model.gate.set()
+            _, hollow, neighbour = await asyncio.gather(*tasks, return_exceptions=True)
+            assert isinstance(hollow, InternalError)
+            assert isinstance(neighbour, np.ndarray)
+            assert neighbour.tolist() == [row_of([6] * 9)]
 
     run_async(test)
 
