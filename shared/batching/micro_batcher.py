@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -212,7 +212,7 @@ class MicroBatcher(Generic[Model]):
 
     def _hand_back(self, batch: _Batch, rows: Rows) -> None:
         """Give each request its rows; one with a row that is no number gets an error, the others do not notice."""
-        are_numbers: list[bool] = np.isfinite(rows).all(axis=1).tolist()
+        are_numbers: np.ndarray[Any, np.dtype[np.bool_]] = np.all(np.isfinite(rows), axis=1)
         for item, row, is_number in zip(batch.live, rows, are_numbers, strict=True):
             if is_number:
                 item.request.put(item.index, row)
