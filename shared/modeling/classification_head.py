@@ -75,11 +75,11 @@ class ClassificationHead:
 
     @property
     def num_labels(self) -> int:
-        """L."""
+        """Numbers for each sequence."""
         return self.outer.weight.shape[0]
 
     def __call__(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
-        """[T, H] in any float dtype to [S, L] float32."""
+        """[T, H] in any float dtype to [S, num_labels] float32."""
         x = pool(hidden, batch, [self.pooling])
         if self.inner is not None:
             x = self.activation(self.inner(x))

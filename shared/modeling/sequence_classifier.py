@@ -26,7 +26,7 @@ from shared.text.frames import TypedTokens
 log = get_logger(__name__)
 
 Head = Callable[[Tensor, RaggedBatch], Tensor]
-"""[T, H] to [S, L] float32."""
+"""[T, H] to [S, num_labels] float32."""
 
 
 class SequenceScorer:
@@ -41,7 +41,7 @@ class SequenceScorer:
 
     @torch.inference_mode()
     def run(self, batch: Sequence[TypedTokens]) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Logits of `batch`, [len(batch), L] float32."""
+        """Logits of `batch`, [len(batch), num_labels] float32."""
         types = [sequence.type_ids for sequence in batch] if self._has_types else None
         ragged = RaggedBatch.from_token_ids([sequence.token_ids for sequence in batch], self._device, types)
         return self._head(self._encoder.encode(ragged), ragged).cpu().numpy()
