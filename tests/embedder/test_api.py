@@ -73,6 +73,28 @@ def test_what_is_too_long_is_refused_with_the_counts(address: str) -> None:
 
 
 @pytest.mark.models
+@pytest.mark.parametrize(
+    "text", ["word " * 20_000, "words" * 20_000, " ", "\u0000", "\U0001f642" * 200, "a\u0300" * 99]
+)
+def test_odd_texts_are_refused_or_embedded_in_numbers(address: str, text: str) -> None:
+    answer = post(address, {"input": text, "truncate": "end"})
+    assert answer.status_code == 200
+    assert np.isfinite(answer.json()["data"][0]["embedding"]).all()
+    refused = post(address, {"input": text})
+    assert refused.status_code == (400 if answer.json().get("truncated") else 200)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize(
+    "body", [b'{"input":"\\ud800"}', b'{"input":"\xff"}', b'{"input":[[NaN]]}', b'{"input":"a"', b"[]", b""]
+)
+def test_what_is_no_json_text_is_refused(address: str, body: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    answer = httpx.post(f"{address}/v1/embeddings", content=body, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
+
+
+@pytest.mark.models
 def test_an_unknown_model_is_not_found(address: str) -> None:
     answer = post(address, {"input": "a", "model": "text-embedding-3-small"})
     assert answer.status_code == 404
