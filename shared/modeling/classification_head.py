@@ -42,6 +42,7 @@ HEADS: Mapping[str, HeadNames] = {
     "Bert": HeadNames(inner="bert.pooler.dense", outer="classifier"),
     "Roberta": _ROBERTA,
     "XLMRoberta": _ROBERTA,
+    "Camembert": _ROBERTA,
     "MPNet": _ROBERTA,
     "DistilBert": HeadNames(inner="pre_classifier", activation="relu", outer="classifier"),
     "ModernBert": HeadNames(inner="head.dense", activation="gelu", norm="head.norm", outer="classifier"),
@@ -94,7 +95,11 @@ def load_head(
     Raises:
         ModelFolderError: a tensor is missing or misshaped, or the config asks for what is not supported.
     """
-    names = HEADS[architecture.removesuffix("ForSequenceClassification")]
+    names = HEADS.get(architecture.removesuffix("ForSequenceClassification"))
+    if names is None:
+        raise ModelFolderError(
+            f"the head of {architecture} is not supported; supported are those of {', '.join(HEADS)}"
+        )
     loader = _HeadLoader(files, hidden_size, device)
     activation = str(config.get("classifier_activation") or names.activation)
     if activation not in ACTIVATIONS:

@@ -16,6 +16,7 @@ from shared.modeling.bert_loader import load_bert
 from shared.modeling.decoder_encoder import DECODERS, load_decoder_encoder
 from shared.modeling.modernbert_loader import load_modernbert
 from shared.modeling.ragged import RaggedBatch
+from shared.modeling.transformers_encoder import load_transformers_encoder
 from shared.settings.errors import ModelFolderError
 from shared.settings.model_folder import read_json
 
@@ -44,6 +45,7 @@ _FAMILIES: Mapping[str, LoadEncoder] = {
     "Bert": partial(load_bert, family=BERT),
     "Roberta": partial(load_bert, family=ROBERTA),
     "XLMRoberta": partial(load_bert, family=ROBERTA),
+    "Camembert": partial(load_bert, family=ROBERTA),
     "DistilBert": partial(load_bert, family=DISTILBERT),
     "MPNet": partial(load_bert, family=MPNET),
     "ModernBert": load_modernbert,
@@ -58,7 +60,7 @@ ENCODERS: Mapping[str, LoadEncoder] = {
 
 
 def load_encoder(folder: Path, dtype: torch.dtype, device: torch.device) -> Encoder:
-    """Load the encoder in `folder` by the first of its `architectures`.
+    """Load the encoder in `folder` by the first of its `architectures`; one that is not in the table is left to `transformers`.
 
     Raises:
         ModelFolderError: config.json names no architecture, or one that is not supported.
@@ -67,5 +69,5 @@ def load_encoder(folder: Path, dtype: torch.dtype, device: torch.device) -> Enco
     if not names:
         raise ModelFolderError("config.json names no architecture")
     if names[0] not in ENCODERS:
-        raise ModelFolderError(f"architecture {names[0]} is not supported; supported are {', '.join(sorted(ENCODERS))}")
+        return load_transformers_encoder(folder, str(names[0]), dtype, device)
     return ENCODERS[names[0]](folder, dtype, device)

@@ -3,8 +3,8 @@
 Also what only some families have: windows, relative positions, positions that skip padding, types of tokens, both directions.
 """
 
-import json
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from transformers import AutoModel
 from shared.modeling.encoders import load_encoder
 from shared.modeling.ragged import RaggedBatch
 from shared.settings.errors import ModelFolderError
-from tests.shared.modeling.tiny_bert import MAX_POSITIONS, VOCAB_SIZE
+from tests.shared.modeling.tiny_bert import MAX_POSITIONS, VOCAB_SIZE, set_json
 from tests.shared.modeling.tiny_encoders import CASES, save_tiny_encoder
 
 CPU = torch.device("cpu")
@@ -49,6 +49,34 @@ def test_hidden_states_equal_transformers(tmp_path: Path, case: str) -> None:
     for lengths in BATCHES:
         sequences = make_sequences(lengths)
         assert_close(encode(folder, RaggedBatch.from_token_ids(sequences, CPU)), reference(folder, sequences))
+
+
+def test_other_families_run_through_transformers(tmp_path: Path) -> None:
+    folder = save_tiny_encoder(tmp_path, "electra")
+    sequences = make_sequences([5, 30, 1])
+    assert_close(encode(folder, RaggedBatch.from_token_ids(sequences, CPU)), reference(folder, sequences))
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "word"),
+    [
+        ("electra", {"num_hidden_layers": 3}, r"the weights lack encoder\.layer\.2"),
+        ("bert", {"architectures": ["NomicBertModel"]}, "takes the folder for Bert"),
+        ("bert", {"architectures": ["OwnModel"], "model_type": "own"}, "OwnModel is not supported"),
+    ],
+)
+def test_what_transformers_cannot_load_either(tmp_path: Path, case: str, changes: dict[str, object], word: str) -> None:
+    folder = save_tiny_encoder(tmp_path, case)
+    set_json(folder / "config.json", **changes)
+    with pytest.raises(ModelFolderError, match=word):
+        load_encoder(folder, torch.float32, CPU)
+
+
+def test_without_transformers_the_start_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save_tiny_encoder(tmp_path, "electra")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ModelFolderError, match="pip install transformers"):
+        load_encoder(folder, torch.float32, CPU)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -106,7 +134,6 @@ def test_a_decoder_that_declares_both_directions_looks_both_ways(tmp_path: Path)
 )
 def test_what_is_not_supported_is_named(tmp_path: Path, case: str, changes: dict[str, object], word: str) -> None:
     folder = save_tiny_encoder(tmp_path, case)
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    set_json(folder / "config.json", **changes)
     with pytest.raises(ModelFolderError, match=word):
         load_encoder(folder, torch.float32, CPU)

@@ -30,6 +30,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("Bert", {}),
     "roberta": ("Roberta", _ROBERTA),
     "xlm_roberta": ("XLMRoberta", _ROBERTA),
+    "camembert": ("Camembert", _ROBERTA),
     "distilbert": ("DistilBert", _DISTIL),
     "mpnet": ("MPNet", {"max_position_embeddings": MAX_POSITIONS + 2, "pad_token_id": 1}),
     "modernbert": ("ModernBert", _MODERN),
@@ -40,11 +41,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral_window": ("Mistral", {**_DECODER, "sliding_window": 7}),
 }
 """Case → (start of transformers' class names, what differs from the usual sizes)."""
+_NOT_NATIVE: dict[str, tuple[str, dict[str, Any]]] = {"electra": ("Electra", {"embedding_size": 16})}
 
 
 def save_tiny_encoder(folder: Path, case: str, head: str = "Model", **changes: Any) -> Path:
     """Write a random model of `case` with the head `head`; its norms and biases are random too."""
-    name, values = CASES[case]
+    name, values = {**CASES, **_NOT_NATIVE}[case]
     sizes = {**_SIZES, **values, **changes}
     config = getattr(transformers, f"{name}Config")(**sizes)
     torch.manual_seed(0)
