@@ -28,9 +28,11 @@ def make_sequences(lengths: list[int]) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def reference(folder: Path, sequences: list[list[int]], **inputs: torch.Tensor) -> torch.Tensor:
+def reference(
+    folder: Path, sequences: list[list[int]], dtype: torch.dtype = torch.float32, **inputs: torch.Tensor
+) -> torch.Tensor:
     """Hidden states of transformers, one sequence at a time, one after another."""
-    model = AutoModel.from_pretrained(folder).eval()
+    model = AutoModel.from_pretrained(folder, dtype=dtype).eval()
     return torch.cat([model(torch.tensor([ids]), **inputs).last_hidden_state[0] for ids in sequences])
 
 
@@ -85,6 +87,19 @@ def test_a_folder_saved_with_a_head_gives_the_same(tmp_path: Path, case: str) ->
     folder = save_tiny_encoder(tmp_path, case, head)
     sequences = make_sequences([9, 4])
     assert_close(encode(folder, RaggedBatch.from_token_ids(sequences, CPU)), reference(folder, sequences))
+
+
+@pytest.mark.parametrize("case", ["mpnet", "modernbert", "mistral_window"])
+def test_half_precision_is_as_close_as_the_reference(tmp_path: Path, case: str) -> None:
+    folder = save_tiny_encoder(tmp_path, case)
+    sequences = make_sequences([30, 5, 17])
+    exact = reference(folder, sequences)
+    low = reference(folder, sequences, dtype=torch.bfloat16).float()
+    with torch.inference_mode():
+        batch = RaggedBatch.from_token_ids(sequences, CPU)
+        ours = load_encoder(folder, torch.bfloat16, CPU).encode(batch).float()
+    assert (ours - exact).abs().max() <= 2 * (low - exact).abs().max()
+    assert (ours - exact).abs().mean() <= 1.25 * (low - exact).abs().mean()
 
 
 @pytest.mark.parametrize("case", ["roberta", "mpnet"])
