@@ -1,7 +1,8 @@
 """Trains a cross-encoder on the embedder's weights and measures it: `python -m examples.reranker.train --out FOLDER`.
 
 Each query is learnt against its own passage and hard negatives of the embedder: softmax cross-entropy over the group, as in
-ListNet (Cao et al., Learning to Rank: From Pairwise Approach to Listwise Approach, 2007) with one right passage. The table at the end compares it with cosine and BM25 on files it has not seen, whatever comes out.
+ListNet (Cao et al., Learning to Rank: From Pairwise Approach to Listwise Approach, 2007) with one right passage. The table at
+the end compares it with cosine and BM25 on files it has not seen, whatever comes out.
 """
 
 import argparse

@@ -11,11 +11,14 @@ from typing import Any
 from services.reranker.scorers import Activation, BiEncoderScorer, Labeler, PairScorer, Scoring
 from services.reranker.settings import RerankerSettings
 from shared.batching.model_thread import BatchModel, Rows
+from shared.observability.logging import get_logger
 from shared.settings.errors import ModelFolderError, StartError
 from shared.settings.model_folder import find_model_folder, read_json, read_json_list
 from shared.text.judge_preparer import JudgePreparer
 from shared.text.label_preparer import LabelPreparer
 from shared.text.pair_preparer import FramedPairPreparer
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ def _load_cross_encoder(settings: RerankerSettings) -> ScoringModel:
         if frame is None:
             raise ModelFolderError("the tokenizer puts nothing between the texts of a pair, so the model cannot rerank")
         activation = settings.activation or _score_activation(loaded.activation)
+        log.info("scoring", score_type="cross-encoder", activation=activation)
         scorer = PairScorer(FramedPairPreparer(tokenizer, max_tokens, frame), activation)
     elif settings.activation is not None:
         raise StartError(f"--activation is for models with one label; this one has {len(loaded.labels)}")

@@ -32,9 +32,9 @@ class Frame:
 
     @classmethod
     def of(cls, probe: Encoding) -> "Frame":
-        """The frame in the encoding of any text that has a token."""
+        """The frame in the encoding of any text that has a token; empty where the tokenizer made none of it."""
         places = [place for place, sequence in enumerate(probe.sequence_ids) if sequence == 0]
-        return cls(probe.ids[: places[0]], probe.ids[places[-1] + 1 :])
+        return cls([], []) if not places else cls(probe.ids[: places[0]], probe.ids[places[-1] + 1 :])
 
     def __len__(self) -> int:
         return len(self.before) + len(self.after)

@@ -74,6 +74,14 @@ def test_what_transformers_cannot_load_either(tmp_path: Path, case: str, changes
         load_encoder(folder, torch.float32, CPU)
 
 
+@pytest.mark.parametrize("case", ["bert", "modernbert", "qwen3"])
+def test_pickled_weights_are_refused_with_the_command_that_converts_them(tmp_path: Path, case: str) -> None:
+    folder = save_tiny_encoder(tmp_path, case)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelFolderError, match="save_pretrained"):
+        load_encoder(folder, torch.float32, CPU)
+
+
 def test_without_transformers_the_start_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save_tiny_encoder(tmp_path, "electra")
     monkeypatch.setitem(sys.modules, "transformers", None)
