@@ -89,8 +89,12 @@ class _BertLoader:
         return make_linear(weight, bias)
 
     def _norm(self, name: str) -> LayerNorm:
-        size = self._config.hidden_size
-        return LayerNorm(self._read(f"{name}.weight", size), self._read(f"{name}.bias", size), self._config.norm_eps)
+        """Folders converted from the first BERT checkpoints call weight and bias gamma and beta."""
+        size, is_old = self._config.hidden_size, f"{self._prefix}{name}.gamma" in self._files
+        weight, bias = ("gamma", "beta") if is_old else ("weight", "bias")
+        return LayerNorm(
+            self._read(f"{name}.{weight}", size), self._read(f"{name}.{bias}", size), self._config.norm_eps
+        )
 
     def _read(self, name: str, *shape: int) -> Tensor:
         return self._files.read(self._prefix + name, shape, self._dtype).to(self._device)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from shared.modeling.encoders import load_encoder
@@ -51,6 +52,30 @@ def test_hidden_states_equal_transformers(tmp_path: Path, case: str) -> None:
     for lengths in BATCHES:
         sequences = make_sequences(lengths)
         assert_close(encode(folder, RaggedBatch.from_token_ids(sequences, CPU)), reference(folder, sequences))
+
+
+def test_norms_under_their_first_names(tmp_path: Path) -> None:
+    folder = save_tiny_encoder(tmp_path, "bert", "ForMaskedLM")
+    sequences = make_sequences([9])
+    expected = reference(folder, sequences)
+    path = folder / "model.safetensors"
+    names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    tensors = load_file(path)
+    for new, old in names.items():
+        tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
+    save_file(tensors, path)
+    assert_close(encode(folder, RaggedBatch.from_token_ids(sequences, CPU)), expected)
+
+
+def test_modernbert_before_transformers_5(tmp_path: Path) -> None:
+    thetas = {"full_attention": 500.0, "sliding_attention": 70.0}
+    parameters = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
+    folder = save_tiny_encoder(tmp_path, "modernbert", rope_parameters=parameters, global_attn_every_n_layers=2)
+    sequences = make_sequences([40, 9])
+    expected = reference(folder, sequences)
+    old = {"global_rope_theta": 500.0, "local_rope_theta": 70.0, "global_attn_every_n_layers": 2}
+    set_json(folder / "config.json", rope_parameters=None, layer_types=None, **old)
+    assert_close(encode(folder, RaggedBatch.from_token_ids(sequences, CPU)), expected)
 
 
 def test_other_families_run_through_transformers(tmp_path: Path) -> None:
