@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from shared.modeling.config import DecoderConfig, read_decoder_config
-from shared.modeling.decoder import DecoderWeights, Linear, decoder_forward, linear
+from shared.modeling.decoder import DecoderLayer, DecoderOps, DecoderWeights, Linear, decoder_forward, linear, norm_heads
 from shared.modeling.decoder_loader import load_decoder
 from shared.modeling.ragged import RaggedBatch
 from shared.modeling.rope import apply_rope, rope_table
@@ -51,7 +51,7 @@ class DecoderEncoder:
         return _WholeSequences(self._config, batch, rows, masks, is_causal=True)
 
 
-class _WholeSequences:
+class _WholeSequences(DecoderOps):
     """The decoder's operations for one batch; a mask for each of the config's windows, None for causal alone."""
 
     def __init__(
@@ -67,11 +67,11 @@ class _WholeSequences:
         """No adapters here."""
         return linear(projection, x)
 
-    def attend(self, layer: int, qkv: Tensor) -> Tensor:
+    def attend(self, index: int, layer: DecoderLayer, qkv: Tensor) -> Tensor:
         """Each token to those before it in its own sequence, as far as the layer's window goes."""
         config, batch = self._config, self._batch
-        mask = self._masks[config.layers[layer].window_index]
-        heads = qkv.view(len(qkv), -1, config.head_dim)
+        mask = self._masks[config.layers[index].window_index]
+        heads = norm_heads(qkv, layer, config).view(len(qkv), -1, config.head_dim)
         qk, v = torch.split(heads, [config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
         qkv = torch.cat([apply_rope(qk, self._rows), v], dim=1).flatten(1)
         padded = batch.pad(qkv).view(batch.num_sequences, batch.max_length, -1, config.head_dim).transpose(1, 2)
