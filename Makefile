@@ -93,7 +93,7 @@ check: lint type arch test test-containers ## everything that CI runs
 # On a GPU machine with an environment of its own: no .venv, no pytest plug-in that it may lack, and only the tests that need no
 # more than torch, triton, numpy and pytest.
 test-gpu: ## run the tests that need a GPU, with PYTHON and no .venv
-	$(PYTHON) -m pytest -o addopts="--strict-markers -ra" -m gpu tests/kernels $(ARGS)
+	$(PYTHON) -m pytest -o addopts="--strict-markers -ra" -m gpu tests/kernels tests/gpu $(ARGS)
 
 bench: $(VENV)/.dev models ## run the CPU benchmarks
 	$(VPY) -m benchmarks.engine.scheduling

@@ -1,0 +1,15 @@
+"""The whole engine on a CUDA device. Skipped without one, and where kernels are interpreted."""
+
+import os
+
+import pytest
+import torch
+
+from tests.generator.adapters.conftest import base  # noqa: F401 - a fixture
+
+
+@pytest.fixture(autouse=True)
+def cuda():
+    """Every test here needs the device."""
+    if not torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("needs a CUDA device, and kernels that are compiled")

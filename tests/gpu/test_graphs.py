@@ -1,0 +1,81 @@
+"""Decode steps as replays of CUDA graphs: any number of rows, any mix of adapters, slots that change hands between replays."""
+
+import pytest
+import torch
+
+from services.generator.core.request import SamplingParams
+from services.generator.engine.build import build_model
+from services.generator.settings import GeneratorSettings
+from tests.generator.adapters.conftest import make_adapter, reference_logits
+from tests.generator.driving import OfflineEngine
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")]
+NUM_NEW = 8
+RANDOM = torch.Generator().manual_seed(3)
+PROMPTS = [torch.randint(0, 250, (int(n),), generator=RANDOM).tolist() for n in torch.arange(3, 60, 5)]
+
+
+@pytest.fixture(scope="module")
+def folders(base, tmp_path_factory):
+    """Five adapters of different ranks, on everything or on some."""
+    made = tmp_path_factory.mktemp("adapters")
+    folders = {f"r{rank}": make_adapter(base, made / f"r{rank}", seed=rank, r=rank) for rank in (1, 3, 8)}
+    folders["some"] = make_adapter(base, made / "some", seed=9, r=5, target_modules=["k_proj", "down_proj"])
+    folders["rs"] = make_adapter(base, made / "rs", seed=10, r=6, use_rslora=True)
+    return {None: None, **folders}
+
+
+def run(base, folders, **changes):
+    lora = [f"{name}={folder}" for name, folder in folders.items() if name]
+    settings = {"max_model_len": 128, "max_num_seqs": 12, "num_gpu_blocks_override": 256, "max_lora_rank": 8}
+    built = build_model(GeneratorSettings(model=str(base), device="cuda", lora=lora, **{**settings, **changes}))
+    engine = OfflineEngine(built)
+    names = list(folders)
+    adapters = [names[index % len(names)] for index in range(len(PROMPTS))]
+    params = [SamplingParams(temperature=0.0, max_tokens=NUM_NEW + i % 3, logprobs=1) for i in range(len(PROMPTS))]
+    outputs = engine.generate(PROMPTS, each=params, adapters=adapters)
+    return built, engine, list(zip(PROMPTS, adapters, outputs, strict=True))
+
+
+@pytest.mark.parametrize("max_loras", [6, 2], ids=["all-resident", "slots-change-hands"])
+def test_every_row_is_what_peft_says(base, folders, max_loras):
+    built, engine, answers = run(base, folders, dtype="float32", max_loras=max_loras)
+    assert built.runner.num_replays > NUM_NEW - 2
+    assert built.runner.num_eager_decodes == 0
+    for index, (prompt, name, output) in enumerate(answers):
+        expected = reference_logits(base, folders[name], prompt + output)[len(prompt) - 1 : -1].double()
+        assert output == expected.argmax(dim=-1).tolist()
+        ours = torch.tensor([entry.logprob for entry in engine.logprobs[index]], dtype=torch.float64)
+        assert (ours - torch.log_softmax(expected, dim=-1).amax(dim=-1)).abs().max() < 1e-3
+
+
+def test_half_precision_is_near(base, folders):
+    _, engine, answers = run(base, folders, dtype="bfloat16", max_loras=6)
+    errors = []
+    for index, (prompt, name, output) in enumerate(answers):
+        expected = torch.log_softmax(
+            reference_logits(base, folders[name], prompt + output)[len(prompt) - 1 : -1].double(), dim=-1
+        )
+        chosen = expected.gather(1, torch.tensor(output)[:, None])[:, 0]
+        ours = torch.tensor([entry.logprob for entry in engine.logprobs[index]], dtype=torch.float64)
+        errors.append((ours - chosen).abs())
+    errors = torch.cat(errors)
+    assert errors.median() < 0.03
+    assert errors.max() < 0.4
+
+
+def test_graphs_change_nothing(base, folders):
+    with_graphs = run(base, folders, dtype="bfloat16", max_loras=3)[2]
+    without = run(base, folders, dtype="bfloat16", max_loras=3, enforce_eager=True)[2]
+    assert with_graphs == without
+
+
+def test_memory_is_measured_and_a_model_that_does_not_fit_is_refused(base):
+    from shared.settings.errors import StartError
+
+    settings = {"model": str(base), "device": "cuda", "max_num_seqs": 4, "max_model_len": 64}
+    built = build_model(GeneratorSettings(gpu_memory_utilization=0.1, **settings))
+    assert built.ready.num_blocks > 1000
+    del built
+    with pytest.raises(StartError, match="GiB are missing for a KV cache"):
+        build_model(GeneratorSettings(gpu_memory_utilization=0.001, **settings))
