@@ -83,7 +83,11 @@ def decoder_forward(weights: DecoderWeights, config: DecoderConfig, ops: Decoder
     Returns:
         [T, hidden_size].
     """
-    hidden = functional.embedding(token_ids, weights.embedding)  # [T, C]
+    return decoder_layers(weights, config, ops, functional.embedding(token_ids, weights.embedding))
+
+
+def decoder_layers(weights: DecoderWeights, config: DecoderConfig, ops: DecoderOps, hidden: Tensor) -> Tensor:
+    """The same from embedded tokens: [T, hidden_size] to [T, hidden_size]."""
     for index, layer in enumerate(weights.layers):
         x = rms_norm(hidden, layer.input_norm, config.norm_eps)
         qkv = ops.project(index, "qkv", layer.qkv, x)

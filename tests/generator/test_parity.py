@@ -29,7 +29,8 @@ def our_logits(folder, prompt, chunk, **changes):
 
     def keep_all(plan):
         with torch.inference_mode():
-            rows.append(runner.logits(runner.forward(runner.prepare(plan))))
+            batch = runner.prepare(plan)
+            rows.append(runner.logits(runner.forward(batch), batch.adapter_slots))
 
     engine.before_step = keep_all
     engine.generate([prompt], max_tokens=1)

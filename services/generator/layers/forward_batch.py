@@ -41,6 +41,7 @@ class ForwardBatch:
         slot_mapping: [T] int64, where each token writes its key and value.
         groups: the rows in groups that attention takes one by one; all tokens in order. The decode rows are one group.
         logits_index: [N] tokens whose hidden state is turned into logits.
+        adapter_slots: [T] int32, the slot of each token's adapter, NO_ADAPTER for the base model.
         adapter_rows: the tokens by adapter slot, those of the base model left out; empty where no row has an adapter.
     """
 
@@ -49,4 +50,5 @@ class ForwardBatch:
     slot_mapping: Tensor
     groups: list[AttentionGroup]
     logits_index: Tensor
+    adapter_slots: Tensor
     adapter_rows: list[SlotGroup]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from services.generator.adapters.packed import PackedAdapter
 from services.generator.core.plan import AdapterCopy, IntArray, StepPlan, StepResult
@@ -20,7 +21,7 @@ from services.generator.runner.row_tables import RowTables
 from services.generator.runner.sampler import Logprobs, Sampler, logprobs_of
 from services.generator.runner.step_inputs import make_forward_batch
 from shared.modeling.config import DecoderConfig
-from shared.modeling.decoder import DecoderWeights, Linear, decoder_forward, linear
+from shared.modeling.decoder import DecoderWeights, Linear, decoder_layers, linear
 from shared.modeling.rope import apply_rope, rope_table
 
 SCORED_AT_ONCE = 256
@@ -72,8 +73,8 @@ class StepOps:
     def project(self, layer: int, group: str, projection: Linear, x: Tensor) -> Tensor:
         """Base projection of every row at once, and each row's adapter."""
         y = linear(projection, x)
-        if self._bank is not None and self._batch.adapter_rows:
-            self._bank.add(layer, group, y, x, self._batch.adapter_rows)
+        if self._bank is not None:
+            self._bank.add((layer, group), y, x, self._batch.adapter_rows)
         return y
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
@@ -130,10 +131,10 @@ class ModelRunner:
         """Launch a step up to its logits."""
         batch = self.prepare(plan)
         hidden = self.forward(batch)
-        logits = self.logits(hidden[batch.logits_index])
+        logits = self.logits(hidden[batch.logits_index], batch.adapter_slots[batch.logits_index])
         rows = torch.from_numpy(plan.rows[plan.sampled]).to(logits.device, torch.int64)
         positions = batch.positions[batch.logits_index] + 1
-        return LaunchedStep(plan, logits, rows, positions, self._score_prompt(plan, hidden))
+        return LaunchedStep(plan, logits, rows, positions, self._score_prompt(plan, hidden, batch.adapter_slots))
 
     @torch.inference_mode()
     def sample(self, step: LaunchedStep, masks: IntArray | None) -> SampledStep:
@@ -165,15 +166,24 @@ class ModelRunner:
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states [T, C] after the last norm."""
-        bank = None if self._adapters is None else self._adapters.bank
-        ops = StepOps(batch, self._pool, bank, self._rope[batch.positions], self._config)
-        return decoder_forward(self._weights, self._config, ops, batch.token_ids)
+        hidden = functional.embedding(batch.token_ids, self._weights.embedding)  # [T, C]
+        if self._bank is not None:
+            self._bank.add_to_embedding(hidden, batch.token_ids, batch.adapter_slots, batch.adapter_rows)
+        ops = StepOps(batch, self._pool, self._bank, self._rope[batch.positions], self._config)
+        return decoder_layers(self._weights, self._config, ops, hidden)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[N, C] to [N, V] in fp32."""
-        return linear(Linear(self._weights.head), hidden).float()
+    def logits(self, hidden: Tensor, adapter_slots: Tensor) -> Tensor:
+        """[N, C], and the slot of each row's adapter [N], to [N, V] in fp32."""
+        logits = linear(Linear(self._weights.head), hidden)
+        if self._bank is not None:
+            self._bank.add_to_logits(logits, hidden, adapter_slots)
+        return logits.float()
 
-    def _score_prompt(self, plan: StepPlan, hidden: Tensor) -> Logprobs | None:
+    @property
+    def _bank(self) -> AdapterBank | None:
+        return None if self._adapters is None else self._adapters.bank
+
+    def _score_prompt(self, plan: StepPlan, hidden: Tensor, adapter_slots: Tensor) -> Logprobs | None:
         """Log-probabilities of prompt tokens, in pieces that bound the memory for their logits."""
         if len(plan.scored) == 0:
             return None
@@ -181,7 +191,7 @@ class ModelRunner:
             torch.from_numpy(array).to(hidden.device, torch.int64) for array in (plan.scored, plan.scored_ids)
         )
         parts = [
-            logprobs_of(self.logits(hidden[piece]), piece_ids, plan.num_prompt_logprobs)
+            logprobs_of(self.logits(hidden[piece], adapter_slots[piece]), piece_ids, plan.num_prompt_logprobs)
             for piece, piece_ids in zip(
                 torch.split(where, SCORED_AT_ONCE), torch.split(ids, SCORED_AT_ONCE), strict=True
             )

@@ -34,6 +34,7 @@ def make_forward_batch(
     positions = torch.from_numpy(plan.num_computed_tokens[token_rows] + offsets).to(device)
     state_rows = torch.from_numpy(plan.rows[token_rows].astype(np.int64)).to(device)
     given_ids = torch.from_numpy(plan.token_ids.astype(np.int64)).to(device)
+    adapter_slots = torch.from_numpy(plan.adapter_slots[token_rows]).to(device)
     blocks = tables.block_table[state_rows, positions // block_size]
     return ForwardBatch(
         token_ids=torch.where(given_ids == TOKEN_ON_DEVICE, tables.last_token[state_rows], given_ids),
@@ -41,7 +42,8 @@ def make_forward_batch(
         slot_mapping=blocks * block_size + positions % block_size,
         groups=[_group(plan, part, tables, block_size, windows=windows, dtype=dtype) for part in _parts(plan)],
         logits_index=torch.from_numpy(ends[plan.sampled] - 1).to(device),
-        adapter_rows=slot_groups(torch.from_numpy(plan.adapter_slots[token_rows]).to(device)),
+        adapter_slots=adapter_slots,
+        adapter_rows=slot_groups(adapter_slots),
     )
 
 

@@ -23,6 +23,12 @@ def base(request, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def tied(tmp_path_factory) -> Path:
+    """A tiny model whose head is its embedding."""
+    return save_tiny(tmp_path_factory.mktemp("tied"), "llama", tie_word_embeddings=True, eos_token_id=None)
+
+
 def make_adapter(base: Path, folder: Path, *, seed: int = 0, **options) -> Path:
     """Save an adapter whose B is not zero; its effect is large enough to change tokens."""
     torch.manual_seed(seed)
