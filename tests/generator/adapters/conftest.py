@@ -45,18 +45,22 @@ def target_of(base: Path, dtype: torch.dtype = torch.float32) -> AdapterTarget:
     return AdapterTarget("base", config.num_layers, shapes[0], 8, dtype, shapes[1], base_folder=base)
 
 
+def reference_model(base: Path, adapter: Path | None) -> torch.nn.Module:
+    """The base model by the reference libraries, with the adapter on it if there is one."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    return (model if adapter is None else PeftModel.from_pretrained(model, adapter)).eval()
+
+
 def reference_logits(base: Path, adapter: Path | None, tokens: list[int]) -> torch.Tensor:
     """[T, V] of the reference library."""
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    if adapter is not None:
-        model = PeftModel.from_pretrained(model, adapter)
     with torch.inference_mode():
-        return model.eval()(torch.tensor([tokens])).logits[0]
+        return reference_model(base, adapter)(torch.tensor([tokens])).logits[0]
 
 
 def reference_tokens(base: Path, adapter: Path | None, prompt: list[int], count: int) -> list[int]:
     """Greedy continuation by the reference library."""
-    tokens = list(prompt)
-    for _ in range(count):
-        tokens.append(int(reference_logits(base, adapter, tokens)[-1].argmax()))
+    model, tokens = reference_model(base, adapter), list(prompt)
+    with torch.inference_mode():
+        for _ in range(count):
+            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
     return tokens[len(prompt) :]

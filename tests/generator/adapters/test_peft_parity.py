@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from services.generator.engine.build import build_model
 from services.generator.settings import GeneratorSettings
 from shared.settings.errors import StartError
-from tests.generator.adapters.conftest import ALL, make_adapter, reference_logits, reference_tokens
+from tests.generator.adapters.conftest import ALL, make_adapter, reference_logits, reference_model, reference_tokens
 from tests.generator.driving import OfflineEngine
 
 pytestmark = [
@@ -65,6 +65,17 @@ def test_logits_are_those_of_peft(base, tmp_path, option):
     assert error <= 1e-4 * theirs.abs().max()
     plain = reference_logits(base, None, tokens)[:-1]
     assert (theirs - plain).abs().max() > 0.01 * plain.abs().max(), "the adapter does nothing, so nothing was shown"
+
+
+@pytest.mark.parametrize("option", ["plain", "rslora", "rank_pattern"])
+def test_logits_are_those_of_merged_weights(base, tmp_path, option):
+    """For modules of layers; PEFT's own merge is wrong for a tied head."""
+    adapter = make_adapter(base, tmp_path / "adapter", **OPTIONS[option])
+    tokens = [(29 * position) % 250 for position in range(40)]
+    with torch.inference_mode():
+        theirs = reference_model(base, adapter).merge_and_unload()(torch.tensor([tokens])).logits[0, :-1]
+    ours = logits_of(build(base, {"a": adapter}), tokens, "a")
+    assert (ours - torch.log_softmax(theirs, dim=-1)).abs().max() <= 1e-4 * theirs.abs().max()
 
 
 @pytest.mark.parametrize("module", OUTER)
