@@ -102,9 +102,9 @@ def test_targets_are_names_of_modules():
 def test_five_adapters_and_the_base_model_in_one_batch_each_get_their_own_text(base, tmp_path):
     """Different ranks and targets, prefill and decode mixed, slots and blocks too few for all: preempted and resumed."""
     kinds = [
-        {"r": 8},
+        {"r": 8, "target_modules": [*ALL, "lm_head"]},
         {"r": 1},
-        {"r": 3, "target_modules": ["q_proj", "v_proj"]},
+        {"r": 3, "target_modules": ["q_proj", "embed_tokens"]},
         {"use_rslora": True},
         {"r": 5, "target_modules": [*ALL[4:], *OUTER]},
     ]
@@ -112,14 +112,23 @@ def test_five_adapters_and_the_base_model_in_one_batch_each_get_their_own_text(b
         f"a{number}": make_adapter(base, tmp_path / str(number), seed=number, **kind)
         for number, kind in enumerate(kinds)
     }
-    engine = build(base, adapters, max_loras=3, max_num_seqs=6, max_num_batched_tokens=24, lora_max_wait=0.01)
+    sizes = {"max_loras": 3, "max_num_seqs": 6, "max_num_batched_tokens": 24, "lora_max_wait": 0.01}
+    blocks = {"block_size": 4, "max_model_len": 60, "num_gpu_blocks_override": 32}
+    engine = build(base, adapters, **sizes, **blocks)
+    plans = []
+    engine.before_step = plans.append
     rng = random.Random(0)
     names = [None, *adapters] * 2
     prompts = [[rng.randrange(250) for _ in range(rng.randint(1, 40))] for _ in names]
     together = engine.generate(prompts, max_tokens=8, adapters=names)
+    assert engine.stats().num_preemptions > 0
+    assert any(0 < plan.num_decodes < len(plan.rows) and len(set(plan.adapter_slots)) == 4 for plan in plans)
+    assert sum(len(plan.adapter_copies) for plan in plans) > len(adapters), "no adapter had to come back to the bank"
+    plain = build(base, {})
     for prompt, name, output in zip(prompts, names, together, strict=True):
         assert output == reference_tokens(base, adapters.get(name), prompt, 8)
         assert engine.generate([prompt], max_tokens=8, adapters=[name]) == [output]
+        assert name is not None or plain.generate([prompt], max_tokens=8) == [output]
 
 
 def test_base_rows_are_those_of_an_engine_without_a_bank(base, tmp_path):
