@@ -45,10 +45,12 @@ def target_of(base: Path, dtype: torch.dtype = torch.float32) -> AdapterTarget:
     return AdapterTarget("base", config.num_layers, shapes[0], 8, dtype, shapes[1], base_folder=base)
 
 
-def reference_model(base: Path, adapter: Path | None) -> torch.nn.Module:
-    """The base model by the reference libraries, with the adapter on it if there is one."""
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    return (model if adapter is None else PeftModel.from_pretrained(model, adapter)).eval()
+def reference_model(base: Path, adapter: Path | None, dtype: str = "float32") -> torch.nn.Module:
+    """The base model by the reference libraries, with the adapter on it, in the same precision, if there is one."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+    if adapter is not None:
+        model = PeftModel.from_pretrained(model, adapter, autocast_adapter_dtype=False)
+    return model.eval()
 
 
 def reference_logits(base: Path, adapter: Path | None, tokens: list[int]) -> torch.Tensor:

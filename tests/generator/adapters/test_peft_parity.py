@@ -67,6 +67,23 @@ def test_logits_are_those_of_peft(base, tmp_path, option):
     assert (theirs - plain).abs().max() > 0.01 * plain.abs().max(), "the adapter does nothing, so nothing was shown"
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_logits_in_half_precision_are_as_near_to_the_truth_as_those_of_peft(base, tmp_path, dtype):
+    adapter = make_adapter(base, tmp_path / "adapter", **OPTIONS["everything"])
+    tokens = [(17 * position) % 250 for position in range(80)]
+    with torch.inference_mode():
+        truth, theirs = (
+            torch.log_softmax(
+                reference_model(base, adapter, each)(torch.tensor([tokens])).logits[0, :-1].float(), dim=-1
+            )
+            for each in ("float32", dtype)
+        )
+    ours = logits_of(build(base, {"a": adapter}, dtype=dtype), tokens, "a")
+    our_error, their_error = (ours - truth).abs(), (theirs - truth).abs()
+    assert our_error.max() <= 2 * their_error.max()
+    assert our_error.mean() <= 1.25 * their_error.mean()
+
+
 @pytest.mark.parametrize("option", ["plain", "rslora", "rank_pattern"])
 def test_logits_are_those_of_merged_weights(base, tmp_path, option):
     """For modules of layers; PEFT's own merge is wrong for a tied head."""
