@@ -53,8 +53,9 @@ def trivium_services(environ: Mapping[str, str], models_dir: Path, num_cores: in
         name: {"MODEL": str(models_dir / model), "NUM_THREADS": str(num_threads[name])}
         for name, model in MODELS.items()
     }
-    if not environ.get("TRIVIUM_GENERATOR_MODEL"):
-        settings["generator"]["LORA"] = ",".join(_demo_adapters())
+    if not (environ.get("TRIVIUM_GENERATOR_MODEL") or environ.get("TRIVIUM_GENERATOR_LORA")):
+        # Room for 16 of rank 64, as by default, takes twice the memory of the model.
+        settings["generator"] |= {"LORA": ",".join(_demo_adapters()), "MAX_LORAS": "4"}
     services = [_service(name, environ, settings[name]) for name in MODELS]
     urls = {f"{service.name.upper()}_URL": service.url for service in services}
     return [*services, _service("gateway", environ, urls)]
