@@ -43,6 +43,18 @@ def load_decoder(folder: Path, config: DecoderConfig, dtype: torch.dtype, device
     return weights
 
 
+def make_random_decoder(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> DecoderWeights:
+    """Random weights of the right sizes, the same at every start: norms near 1, products that neither vanish nor explode."""
+    weights = _allocate(config, dtype, device, is_tied=config.has_tied_head)
+    random = torch.Generator(device).manual_seed(0)
+    for tensor in weights.tensors():
+        if tensor.dim() == 1:
+            tensor.normal_(1.0, 0.1, generator=random)
+        else:
+            tensor.normal_(0.0, tensor.shape[1] ** -0.5, generator=random)
+    return weights
+
+
 def _has_head_of_its_own(files: WeightFiles, prefix: str) -> bool:
     """Some folders declare a tied head and store one all the same; where it differs it counts, as in transformers."""
     embedding = prefix + _EMBEDDING

@@ -2,7 +2,7 @@
 
 import torch
 
-from services.generator.kernels.reference.lora_lookup import lora_lookup
+from services.generator.kernels.lora_lookup import lora_lookup
 
 NUM_SLOTS, MAX_RANK, VOCAB = 5, 8, 33
 

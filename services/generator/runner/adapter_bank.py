@@ -7,27 +7,17 @@ in `ranks` [slots, S], and `scales` [slots, S] stay fp32 and multiply the rank-r
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from services.generator.adapters.modules import EMBEDDING_KEY, HEAD_KEY, GroupKey, GroupShape
+from services.generator.adapters.modules import GroupKey, GroupShape
 from services.generator.adapters.packed import PackedAdapter
 from services.generator.core.specs import AdapterBankSpec
-from services.generator.kernels.reference.lora import SlotGroup, lora_expand, lora_shrink, slot_groups
-from services.generator.kernels.reference.lora_lookup import lora_lookup
+from services.generator.layers.adapter_group import AdapterGroup
 
-
-@dataclass(frozen=True, slots=True)
-class BankedGroup:
-    """One fused projection of one layer, for all slots."""
-
-    a: Tensor
-    b: Tensor
-    ranks: Tensor
-    scales: Tensor
-    slice_sizes: tuple[int, ...]
+SCRATCH_ROWS = 4096
+"""Kernels leave the rank-r intermediates of a step in parts: never more than this many rows of them, or one for each row."""
 
 
 class AdapterBank:
@@ -40,20 +30,24 @@ class AdapterBank:
     def __init__(
         self, shapes: Mapping[GroupKey, GroupShape], spec: AdapterBankSpec, dtype: torch.dtype, device: torch.device
     ) -> None:
-        def group(shape: GroupShape) -> BankedGroup:
+        widest, num_rows = max(len(shape.modules) for shape in shapes.values()), max(spec.max_tokens, SCRATCH_ROWS)
+        scratch = torch.zeros(num_rows * widest * spec.max_rank, dtype=torch.float32, device=device)
+
+        def group(shape: GroupShape) -> AdapterGroup:
             num_slices, num_slots, max_rank = len(shape.modules), spec.num_slots, spec.max_rank
-            return BankedGroup(
+            return AdapterGroup(
                 # Zeros, not whatever was there: what lies beyond a slot's rank may enter a product, times zero.
                 torch.zeros(num_slots, num_slices, max_rank, shape.in_features, dtype=dtype, device=device),
                 torch.zeros(num_slots, shape.out_features, max_rank, dtype=dtype, device=device),
                 torch.zeros(num_slots, num_slices, dtype=torch.int32, device=device),
                 torch.zeros(num_slots, num_slices, dtype=torch.float32, device=device),
+                scratch,
                 shape.slice_sizes,
             )
 
         self._groups = {key: group(shape) for key, shape in shapes.items()}
-        widest = max(len(shape.modules) for shape in shapes.values())
-        self._scratch = torch.zeros(spec.max_tokens * widest * spec.max_rank, dtype=torch.float32, device=device)
+        self._scratch = scratch
+        self.num_slots = spec.num_slots
 
     @property
     def num_bytes(self) -> int:
@@ -76,49 +70,6 @@ class AdapterBank:
             group.ranks[slot] = packed.ranks
             group.scales[slot] = packed.scales
 
-    def add(self, key: GroupKey, y: Tensor, x: Tensor, rows: list[SlotGroup]) -> None:
-        """Add to the base projection's output what each row's adapter says; nothing where there is no room for adapters of it.
-
-        Args:
-            y: [T, out]. Mutated.
-            x: [T, in], the projection's input.
-            rows: the step's rows by slot.
-        """
-        group = self._groups.get(key)
-        if group is None or not rows:
-            return
-        h = self._intermediate(group, len(x))
-        lora_shrink(h, x, group.a, group.ranks, group.scales, rows)
-        lora_expand(y, h, group.b, group.ranks, rows, group.slice_sizes)
-
-    def add_to_embedding(self, y: Tensor, token_ids: Tensor, row_slots: Tensor, rows: list[SlotGroup]) -> None:
-        """The same for the embedding.
-
-        Args:
-            y: [T, C], the base model's rows. Mutated.
-            token_ids: [T] int64.
-            row_slots: [T] int32, the slot of each row.
-            rows: the same by slot.
-        """
-        group = self._groups.get(EMBEDDING_KEY)
-        if group is None or not rows:
-            return
-        h = self._intermediate(group, len(y))
-        lora_lookup(h, token_ids, row_slots, group.a, group.ranks, group.scales)
-        lora_expand(y, h, group.b, group.ranks, rows, group.slice_sizes)
-
-    def add_to_logits(self, y: Tensor, x: Tensor, row_slots: Tensor) -> None:
-        """The same for the head, whose rows are some of the step's.
-
-        Args:
-            y: [N, V]. Mutated.
-            x: [N, C].
-            row_slots: [N] int32, the slot of each row.
-        """
-        if HEAD_KEY in self._groups:
-            self.add(HEAD_KEY, y, x, slot_groups(row_slots))
-
-    def _intermediate(self, group: BankedGroup, num_rows: int) -> Tensor:
-        """[T, S, R] fp32 in the scratch that all groups share; holds whatever the last one left."""
-        num_slices, max_rank = group.a.shape[1:3]
-        return self._scratch[: num_rows * num_slices * max_rank].view(num_rows, num_slices, max_rank)
+    def group(self, key: GroupKey) -> AdapterGroup | None:
+        """A fused projection of one layer, the embedding or the head, for all slots; None where there is no room for it."""
+        return self._groups.get(key)

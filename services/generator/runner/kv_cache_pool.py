@@ -28,8 +28,3 @@ class KVCachePool:
     def num_bytes(self) -> int:
         """Memory of all keys and values."""
         return self.keys.nbytes + self.values.nbytes
-
-    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store `keys` and `values` [T, Hkv, D] at `slots` [T]."""
-        self.keys[layer].index_copy_(0, slots, keys)
-        self.values[layer].index_copy_(0, slots, values)

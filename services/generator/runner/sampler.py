@@ -12,6 +12,7 @@ from services.generator.core.plan import LogprobArrays, RowStates, SamplingFeatu
 from services.generator.runner.logits import add_bias, add_penalties, mask_allowed, mask_bad_words, mask_early_stops
 from services.generator.runner.random import uniform
 from services.generator.runner.sampling_tables import SamplingTables
+from services.generator.runner.transfers import HostCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,16 @@ class Logprobs:
     top_ids: Tensor
     top: Tensor
 
-    def to_host(self) -> LogprobArrays:
-        """Wait for the values."""
-        ids = self.top_ids.to(torch.int32)
-        return LogprobArrays(self.chosen.cpu().numpy(), ids.cpu().numpy(), self.top.cpu().numpy())
+
+class LogprobsCopy:
+    """Log-probabilities on their way to the host."""
+
+    def __init__(self, logprobs: Logprobs) -> None:
+        self._copies = [HostCopy(t) for t in (logprobs.chosen, logprobs.top_ids.to(torch.int32), logprobs.top)]
+
+    def wait(self) -> LogprobArrays:
+        """The values, once they are there."""
+        return LogprobArrays(*(copy.wait() for copy in self._copies))
 
 
 class Sampler:

@@ -1,0 +1,83 @@
+"""What a layer does besides products and attention, with the Triton kernels.
+
+Called by the runner's `StepOps`, also while a CUDA graph is captured. On a GPU the rank-r side of the adapters is computed on a
+stream of its own while the base product runs.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from services.generator.kernels.lora_expand import lora_expand
+from services.generator.kernels.lora_lookup import lora_lookup
+from services.generator.kernels.lora_segments import single_rows
+from services.generator.kernels.lora_shrink import lora_shrink, num_parts
+from services.generator.kernels.rms_norm import rms_norm
+from services.generator.kernels.silu_mul import silu_mul
+from services.generator.layers.adapter_group import AdapterGroup
+from services.generator.layers.forward_batch import AdapterRows
+from shared.modeling.decoder import Linear, linear
+
+
+class TritonKernels:
+    """See `LayerKernels`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def project(self, projection: Linear, x: Tensor, group: AdapterGroup | None, rows: AdapterRows | None) -> Tensor:
+        """Base projection of every row at once, and each row's adapter."""
+        if group is None or rows is None:
+            return linear(projection, x).contiguous()
+        parts, segments = num_parts(len(x), x.shape[1], rows.chunk_size), rows.segments.arrays
+        flat = group.intermediate(parts * len(x))
+        h = flat.view(parts, len(x), *flat.shape[1:])
+        if self._side is None:
+            lora_shrink(h, x, group.a, group.ranks, group.scales, *segments, chunk_size=rows.chunk_size)
+            y = linear(projection, x).contiguous()
+        else:
+            main = torch.cuda.current_stream()
+            self._side.wait_stream(main)
+            with torch.cuda.stream(self._side):
+                lora_shrink(h, x, group.a, group.ranks, group.scales, *segments, chunk_size=rows.chunk_size)
+            y = linear(projection, x)
+            main.wait_stream(self._side)
+        self._expand(y, h, group, rows)
+        return y
+
+    def embed(
+        self, embedding: Tensor, token_ids: Tensor, group: AdapterGroup | None, rows: AdapterRows | None
+    ) -> Tensor:
+        """The base model's rows, and each row's adapter."""
+        y = functional.embedding(token_ids, embedding)
+        if group is not None and rows is not None:
+            h = group.intermediate(len(y))
+            lora_lookup(h, token_ids, rows.segments.row_slots, group.a, group.ranks, group.scales)
+            self._expand(y, h[None], group, rows)
+        return y
+
+    def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:
+        """A program for each row: sorting them by adapter would need the host."""
+        return AdapterRows(single_rows(row_slots), 1, [])
+
+    def _expand(self, y: Tensor, h: Tensor, group: AdapterGroup, rows: AdapterRows) -> None:
+        lora_expand(
+            y,
+            h,
+            group.b,
+            group.ranks,
+            *rows.segments.arrays,
+            chunk_size=rows.chunk_size,
+            slice_sizes=group.slice_sizes,
+        )
+
+    def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """Residual sum and its norm, both in place."""
+        rms_norm(x, x, weight, eps, residual)
+        return residual, x
+
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        """Activation of the MLP."""
+        out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+        silu_mul(out, gate_up)
+        return out
