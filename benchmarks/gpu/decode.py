@@ -26,9 +26,7 @@ def _seconds(llm: LLM, num_rows: int, lora: list[str | None] | None) -> float:
     for num_tokens in (1, NUM_STEPS + 1):
         prompts = random_prompts(num_rows)
         began = time.perf_counter()
-        answers = llm.generate(
-            prompts, {"max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}, lora=lora
-        )
+        answers = llm.generate(prompts, {"max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}, lora=lora)
         times.append(time.perf_counter() - began)
         assert all(len(answer.choices[0].token_ids) == num_tokens for answer in answers)
     return times[1] - times[0]

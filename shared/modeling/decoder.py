@@ -71,7 +71,7 @@ class DecoderOps(Protocol):
     """What the decoder's user supplies for one step; what is written out here is for users without kernels of their own."""
 
     def embed(self, embedding: Tensor, token_ids: Tensor) -> Tensor:
-        """[T] int64 to [T, C]."""
+        """Token ids [T] to [T, C]."""
         return functional.embedding(token_ids, embedding)
 
     def project(self, layer: int, group: str, linear: Linear, x: Tensor) -> Tensor:

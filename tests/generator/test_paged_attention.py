@@ -8,6 +8,7 @@ import torch
 
 from services.generator.core.plan import BlockUpdates, StepPlan
 from services.generator.layers.reference_attention import attend
+from services.generator.layers.reference_kernels import ReferenceKernels
 from services.generator.runner.reference_inputs import attention_groups
 from services.generator.runner.row_tables import RowTables
 from services.generator.runner.step_inputs import make_forward_batch
@@ -80,7 +81,7 @@ def test_against_softmax_written_out(lengths, starts, window_index):
     tables = RowTables(16, 64, torch.device("cpu"))
     plan = make_plan(lengths, starts, tables, rng)
     layout = StepLayout(StepShape(plan.num_tokens, plan.num_decodes, len(plan.rows), 0, None), 0, tables.spare_row)
-    batch = make_forward_batch(torch.from_numpy(layout.pack(plan)), layout, tables, BLOCK)
+    batch = make_forward_batch(torch.from_numpy(layout.pack(plan)), layout, tables, ReferenceKernels(), BLOCK)
     groups = attention_groups(plan, tables.block_table, BLOCK, dtype=torch.float32, windows=WINDOWS)
     batch = replace(batch, groups=groups)
     keys, values = torch.randn(2, 200 * BLOCK, HKV, DIM)

@@ -14,7 +14,7 @@ def lora_lookup(h: Tensor, token_ids: Tensor, row_slots: Tensor, a: Tensor, rank
 
     Args:
         h: [T, 1, R] fp32. Mutated.
-        token_ids: [T] int64.
+        token_ids: [T] int32 or int64.
         row_slots: [T] int32, NO_ADAPTER for base rows and padding.
         a: [slots, 1, R, V].
         ranks: [slots, 1] int32; 0 where the adapter leaves the embedding alone.

@@ -78,6 +78,23 @@ class LayerKernels(Protocol):
         """See `DecoderOps`."""
         ...
 
+    def step_indices(
+        self,
+        given_ids: Tensor,
+        positions: Tensor,
+        token_rows: Tensor,
+        *tables: Tensor,
+        block_size: int,
+        on_device: int,
+        padding: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Ids and slots of a step's tokens, [T] int64; `tables` are the block table and the rows' last tokens."""
+        ...
+
+    def argmax(self, logits: Tensor) -> Tensor:
+        """[N, V] to [N] int64."""
+        ...
+
 
 def make_attention(
     backends: Backends,

@@ -74,11 +74,9 @@ class ForwardBatch:
 
     Attributes:
         token_ids: [T] int64.
-        positions: [T] int64.
+        positions: [T] int32.
         slot_mapping: [T] int64, where each token writes its key and value; -1 of padding, which writes nothing.
-        logits_index: [N] int64, tokens whose hidden state is turned into logits.
-        sampled_rows: [N] int64, their state rows.
-        sampled_positions: [N] int64, of the tokens that are sampled.
+        logits_index: [N] int32, tokens whose hidden state is turned into logits; None for all of them in order.
         paged: the rows for the attention kernels.
         adapters: the tokens by adapter; None where no row has one.
         groups: the rows for the reference of attention, in groups that it takes one by one; all tokens in order.
@@ -87,9 +85,7 @@ class ForwardBatch:
     token_ids: Tensor
     positions: Tensor
     slot_mapping: Tensor
-    logits_index: Tensor
-    sampled_rows: Tensor
-    sampled_positions: Tensor
+    logits_index: Tensor | None
     paged: PagedRows
     adapters: AdapterRows | None
     groups: list[AttentionGroup]

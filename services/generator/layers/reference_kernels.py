@@ -8,7 +8,9 @@ from torch.nn import functional
 
 from services.generator.kernels.lora_lookup import lora_lookup
 from services.generator.kernels.lora_segments import single_rows
+from services.generator.kernels.reference.argmax import argmax
 from services.generator.kernels.reference.lora import lora_expand, lora_shrink, slot_groups
+from services.generator.kernels.reference.step_indices import step_indices
 from services.generator.layers.adapter_group import AdapterGroup
 from services.generator.layers.forward_batch import AdapterRows
 from shared.modeling.decoder import Linear, linear, rms_norm, silu_and_mul
@@ -49,3 +51,21 @@ class ReferenceKernels:
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         """Activation of the MLP."""
         return silu_and_mul(gate_up)
+
+    def step_indices(
+        self,
+        given_ids: Tensor,
+        positions: Tensor,
+        token_rows: Tensor,
+        *tables: Tensor,
+        block_size: int,
+        on_device: int,
+        padding: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Ids and slots of the tokens."""
+        sizes = {"block_size": block_size, "on_device": on_device, "padding": padding}
+        return step_indices(given_ids, positions, token_rows, *tables, **sizes)
+
+    def argmax(self, logits: Tensor) -> Tensor:
+        """Greedy choice."""
+        return argmax(logits)

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from services.generator.kernels.argmax import argmax
 from services.generator.kernels.lora_expand import lora_expand
 from services.generator.kernels.lora_lookup import lora_lookup
 from services.generator.kernels.lora_segments import single_rows
 from services.generator.kernels.lora_shrink import lora_shrink, num_parts
 from services.generator.kernels.rms_norm import rms_norm
 from services.generator.kernels.silu_mul import silu_mul
+from services.generator.kernels.step_indices import step_indices
 from services.generator.layers.adapter_group import AdapterGroup
 from services.generator.layers.forward_batch import AdapterRows
 from shared.modeling.decoder import Linear, linear
@@ -81,3 +83,25 @@ class TritonKernels:
         out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
         silu_mul(out, gate_up)
         return out
+
+    def step_indices(
+        self,
+        given_ids: Tensor,
+        positions: Tensor,
+        token_rows: Tensor,
+        *tables: Tensor,
+        block_size: int,
+        on_device: int,
+        padding: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Ids and slots of the tokens."""
+        token_ids, slots = given_ids.new_empty(2, len(given_ids), dtype=torch.int64)
+        sizes = {"block_size": block_size, "on_device": on_device, "padding": padding}
+        step_indices(token_ids, slots, given_ids, positions, token_rows, *tables, **sizes)
+        return token_ids, slots
+
+    def argmax(self, logits: Tensor) -> Tensor:
+        """Greedy choice."""
+        ids = logits.new_empty(len(logits), dtype=torch.int64)
+        argmax(ids, logits.contiguous())
+        return ids

@@ -9,7 +9,6 @@ in `ranks` [slots, S], and `scales` [slots, S] stay fp32 and multiply the rank-r
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
 
 from services.generator.adapters.modules import GroupKey, GroupShape
 from services.generator.adapters.packed import PackedAdapter

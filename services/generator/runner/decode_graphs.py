@@ -28,9 +28,9 @@ class StepOutputs(NamedTuple):
 
     Attributes:
         hidden: [T, C] after the last norm.
-        logits: [N, V] fp32.
-        rows: [N] int64, state rows that sample.
-        positions: [N] int64, of the tokens that they sample.
+        logits: [N, V].
+        rows: [N] int32, state rows that sample.
+        positions: [N] int32, of the tokens that the logits follow.
     """
 
     hidden: Tensor

@@ -16,7 +16,7 @@ from services.generator.core.plan import AdapterCopy, IntArray, StepPlan, StepRe
 from services.generator.core.request import SamplingParams
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.layers.backends import Backends, make_attention, make_kernels
-from services.generator.layers.forward_batch import ForwardBatch
+from services.generator.layers.forward_batch import AdapterRows, ForwardBatch
 from services.generator.runner.adapter_bank import AdapterBank
 from services.generator.runner.decode_graphs import DecodeGraphs, StepOutputs, lora_chunk_for
 from services.generator.runner.kv_cache_pool import KVCachePool
@@ -28,7 +28,7 @@ from services.generator.runner.step_layout import StepLayout, StepShape
 from services.generator.runner.step_ops import StepOps
 from services.generator.runner.transfers import HostCopy, to_device
 from shared.modeling.config import DecoderConfig
-from shared.modeling.decoder import DecoderWeights, Linear, decoder_forward, linear
+from shared.modeling.decoder import DecoderWeights, Linear, decoder_forward
 from shared.modeling.rope import rope_table
 
 SCORED_AT_ONCE = 256
@@ -100,10 +100,9 @@ class ModelRunner:
         self._block_size = spec.block_size
         self._backends = backends
         self._tables = RowTables(limits.max_num_seqs, spec.blocks_for(limits.max_model_len), device)
-        self._sampler = Sampler(limits.max_num_seqs, config.vocab_size, device)
         self._rope = rope_table(config.rope, limits.max_model_len, dtype, device)
-        self._logits = torch.empty(limits.max_num_seqs, config.vocab_size, dtype=torch.float32, device=device)
         self._kernels = make_kernels(backends, device)
+        self._sampler = Sampler(limits.max_num_seqs, config.vocab_size, device, self._kernels.argmax)
         self._attention = make_attention(
             backends,
             config,
@@ -140,7 +139,7 @@ class ModelRunner:
         features = features_of(
             SamplingParams(max_tokens=1, temperature=1.0, top_p=0.5, presence_penalty=1.0, logprobs=1)
         )
-        self._sampler(outputs.logits, features, torch.zeros_like(outputs.rows), outputs.positions)
+        self._sampler(outputs.logits, features, torch.zeros_like(outputs.rows).long(), outputs.positions)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> LaunchedStep:
@@ -167,7 +166,8 @@ class ModelRunner:
         Args:
             masks: [N, ceil(V / 32)] bit masks of the ids that each row may choose, or None where no row is restricted so.
         """
-        features, (_, logits, rows, positions) = step.plan.features, step.outputs
+        features, logits = step.plan.features, step.outputs.logits
+        rows, positions = step.outputs.rows.long(), step.outputs.positions.long() + 1
         on_device = None if masks is None else to_device(masks, logits.device)
         token_ids = self._sampler(logits, features, rows, positions, on_device)
         self._tables.last_token[rows] = token_ids
@@ -188,19 +188,22 @@ class ModelRunner:
 
     def compute(self, packed: Tensor, layout: StepLayout, plan: StepPlan | None = None) -> StepOutputs:
         """Launch the forward pass; `plan` is asked for by reference backends only."""
-        batch = make_forward_batch(packed, layout, self._tables, self._block_size)
+        batch = make_forward_batch(packed, layout, self._tables, self._kernels, self._block_size)
         if plan is not None:
             batch = self._add_reference_inputs(batch, plan)
-        hidden = self.forward(batch)
-        logits = self._logits[: len(batch.logits_index)]  # at one place, so that all graphs share it
-        slots = None if batch.adapters is None else batch.adapters.segments.row_slots[batch.logits_index]
-        logits.copy_(self._head(hidden[batch.logits_index], slots))
-        return StepOutputs(hidden, logits, batch.sampled_rows, batch.sampled_positions)
+        hidden, where, adapters = self.forward(batch), batch.logits_index, batch.adapters
+        token_rows, positions = layout.split(packed).token_rows, batch.positions
+        if where is not None:
+            token_rows, positions = token_rows.index_select(0, where), positions.index_select(0, where)
+            if adapters is not None:
+                adapters = self._head_rows(adapters.segments.row_slots.index_select(0, where))
+        logits = self.logits(hidden if where is None else hidden.index_select(0, where), adapters)
+        return StepOutputs(hidden, logits, token_rows, positions)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states [T, C] after the last norm."""
         bank = None if self._adapters is None else self._adapters.bank
-        ops = StepOps(batch, self._attention, self._kernels, bank, self._rope[batch.positions])
+        ops = StepOps(batch, self._attention, self._kernels, bank, self._rope.index_select(0, batch.positions))
         return decoder_forward(self._weights, self._config, ops, batch.token_ids)
 
     def _add_reference_inputs(self, batch: ForwardBatch, plan: StepPlan) -> ForwardBatch:
@@ -213,15 +216,13 @@ class ModelRunner:
             batch = replace(batch, adapters=batch.adapters and replace(batch.adapters, slot_groups=groups_by_slot))
         return batch
 
-    def logits(self, hidden: Tensor, row_slots: Tensor | None = None) -> Tensor:
-        """[N, C], and the adapter slot of each row [N] int32, None where no row has one, to [N, V] in fp32."""
-        return self._head(hidden, row_slots).float()
+    def logits(self, hidden: Tensor, adapters: AdapterRows | None = None) -> Tensor:
+        """[N, C], and these rows by adapter, None where none has one, to [N, V] in the model's dtype."""
+        return self._kernels.project(Linear(self._weights.head), hidden, self._adapted_head, adapters)
 
-    def _head(self, hidden: Tensor, row_slots: Tensor | None) -> Tensor:
-        head, adapters = Linear(self._weights.head), self._adapted_head
-        if adapters is None or row_slots is None:
-            return linear(head, hidden)
-        return self._kernels.project(head, hidden, adapters, self._kernels.rows_by_adapter(row_slots))
+    def _head_rows(self, row_slots: Tensor) -> AdapterRows | None:
+        """For `logits`, from the adapter slot of each row [N] int32."""
+        return None if self._adapted_head is None else self._kernels.rows_by_adapter(row_slots)
 
     def _score_prompt(self, plan: StepPlan, hidden: Tensor) -> Logprobs | None:
         """Log-probabilities of prompt tokens, in pieces that bound the memory for their logits."""
@@ -231,7 +232,7 @@ class ModelRunner:
         slots = to_device(np.repeat(plan.adapter_slots, plan.num_new_tokens)[plan.scored], hidden.device)
         pieces = zip(*(torch.split(each, SCORED_AT_ONCE) for each in (where, ids, slots)), strict=True)
         parts = [
-            logprobs_of(self.logits(hidden[piece], piece_slots), piece_ids, plan.num_prompt_logprobs)
+            logprobs_of(self.logits(hidden[piece], self._head_rows(piece_slots)), piece_ids, plan.num_prompt_logprobs)
             for piece, piece_ids, piece_slots in pieces
         ]
         return Logprobs(*(torch.cat([getattr(part, name) for part in parts]) for name in ("chosen", "top_ids", "top")))

@@ -4,46 +4,47 @@ Called by the ModelRunner once per step. One copy takes everything to the device
 so that it can be part of a CUDA graph.
 """
 
-import torch
 from torch import Tensor
 
 from services.generator.core.plan import TOKEN_ON_DEVICE
+from services.generator.layers.backends import LayerKernels
 from services.generator.layers.forward_batch import AdapterRows, ForwardBatch, PagedRows
 from services.generator.runner.row_tables import RowTables
 from services.generator.runner.step_layout import PADDING_TOKEN, StepLayout
 
 
-def make_forward_batch(packed: Tensor, layout: StepLayout, tables: RowTables, block_size: int) -> ForwardBatch:
+def make_forward_batch(
+    packed: Tensor, layout: StepLayout, tables: RowTables, kernels: LayerKernels, block_size: int
+) -> ForwardBatch:
     """The step's tensors, without those for the reference backends; `tables` must have the plan applied.
 
     Args:
         packed: int32, what `layout.pack` made, on the device.
     """
-    arrays = layout.split(packed)
-    positions, token_rows = arrays.positions.long(), arrays.token_rows.long()
-    rows, logits_index = arrays.rows.long(), arrays.logits_index.long()
-    given = arrays.token_ids.long()
-    blocks = tables.block_table[token_rows, positions // block_size].long()
-    slots = blocks * block_size + positions % block_size
+    arrays, shape, segments = layout.split(packed), layout.shape, layout.segments
+    token_ids, slot_mapping = kernels.step_indices(
+        arrays.token_ids,
+        arrays.positions,
+        arrays.token_rows,
+        tables.block_table,
+        tables.last_token,
+        block_size=block_size,
+        on_device=TOKEN_ON_DEVICE,
+        padding=PADDING_TOKEN,
+    )
     return ForwardBatch(
-        token_ids=torch.where(given == TOKEN_ON_DEVICE, tables.last_token[token_rows], given).clamp(min=0),
-        positions=positions,
-        slot_mapping=torch.where(given == PADDING_TOKEN, -1, slots),
-        logits_index=logits_index,
-        sampled_rows=token_rows[logits_index],
-        sampled_positions=positions[logits_index] + 1,
+        token_ids=token_ids,
+        positions=arrays.positions,
+        slot_mapping=slot_mapping,
+        # Decode rows have one token each, and all of them sample it: nothing has to be picked out.
+        logits_index=None if shape.num_decodes == shape.num_tokens == shape.num_sampled else arrays.logits_index,
         paged=PagedRows(
-            num_decodes=layout.shape.num_decodes,
-            block_table=tables.block_table[rows],
+            num_decodes=shape.num_decodes,
+            block_table=tables.block_table.index_select(0, arrays.rows),
             context_lens=arrays.context_lens,
             cu_query_lens=arrays.cu_query_lens,
             tiles=arrays.tiles.view(2, -1),
         ),
-        adapters=_adapter_rows(arrays.lora, layout),
+        adapters=None if segments is None else AdapterRows(segments.split(arrays.lora), segments.chunk_size, []),
         groups=[],
     )
-
-
-def _adapter_rows(packed: Tensor, layout: StepLayout) -> AdapterRows | None:
-    segments = layout.segments
-    return None if segments is None else AdapterRows(segments.split(packed), segments.chunk_size, [])
