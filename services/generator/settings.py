@@ -13,6 +13,10 @@ from shared.settings.base import ModelSettings, RepeatedStr, settings_config
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}")
 """What an adapter may be called."""
 
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+LORA_TARGETS = (*PROJECTIONS, "embed_tokens", "lm_head")
+"""Modules that adapters may change, by the last part of their names: those of layers, and all."""
+
 ADMIN_PATHS = frozenset({"/reset_prefix_cache"})
 """Calls that change the server."""
 
@@ -73,6 +77,11 @@ class GeneratorSettings(ModelSettings):
     max_lora_rank: int = Field(
         64, ge=1, le=512, description="Largest rank of an adapter; memory for it is taken in every slot."
     )
+    lora_targets: RepeatedStr = Field(
+        list(PROJECTIONS),
+        description="A module that adapters may change; may be given several times, instead of the seven projections. Memory for "
+        "it is taken in every slot, which for embed_tokens and lm_head grows with the vocabulary.",
+    )
     lora_max_wait: float = Field(
         5.0,
         gt=0,
@@ -117,6 +126,13 @@ class GeneratorSettings(ModelSettings):
                 raise ValueError(f"{value!r} is not NAME=FOLDER; a name has up to 128 of A-Z a-z 0-9 . _ - / :")
         if len(set(names)) < len(names):
             raise ValueError("the same name is given twice")
+        return values
+
+    @field_validator("lora_targets")
+    @classmethod
+    def _check_lora_targets(cls, values: list[str]) -> list[str]:
+        if not values or not set(values) <= set(LORA_TARGETS):
+            raise ValueError(f"each must be one of {', '.join(LORA_TARGETS)}")
         return values
 
     @property

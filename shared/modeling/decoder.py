@@ -70,6 +70,10 @@ def _tensors(layer: DecoderLayer) -> list[Tensor]:
 class DecoderOps(Protocol):
     """What the decoder's user supplies for one step; what is written out here is for users without kernels of their own."""
 
+    def embed(self, embedding: Tensor, token_ids: Tensor) -> Tensor:
+        """Token ids [T] to [T, C]."""
+        return functional.embedding(token_ids, embedding)
+
     def project(self, layer: int, group: str, linear: Linear, x: Tensor) -> Tensor:
         """`x` [T, in] to [T, out]; `group` is qkv, o, gate_up or down."""
         ...
@@ -96,7 +100,7 @@ def decoder_forward(weights: DecoderWeights, config: DecoderConfig, ops: Decoder
     Returns:
         [T, hidden_size].
     """
-    hidden = functional.embedding(token_ids, weights.embedding)  # [T, C]
+    hidden = ops.embed(weights.embedding, token_ids)  # [T, C]
     next_norms = [layer.input_norm for layer in weights.layers[1:]] + [weights.final_norm]
     x = rms_norm(hidden, weights.layers[0].input_norm, config.norm_eps)
     for index, (layer, next_norm) in enumerate(zip(weights.layers, next_norms, strict=True)):

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MODELS = {"generator": "smollm2-135m-instruct", "embedder": "all-minilm-l6-v2", "reranker": "minilm-reranker"}
+ADAPTERS = ("upper-case", "json")
+"""Demo adapters of the embedded generator, by name; each is a folder of that name."""
+ADAPTERS_DIR = Path("examples/adapters")
 PORTS = {"generator": 8001, "embedder": 8002, "reranker": 8003, "gateway": 8000}
 
 
@@ -39,19 +42,28 @@ def trivium_services(environ: Mapping[str, str], models_dir: Path, num_cores: in
     """The four services, the gateway last.
 
     A `TRIVIUM_…` variable in `environ` wins over what is set here for a single machine: the embedded models, shares of
-    the cores, and logs made for reading.
+    the cores, and logs made for reading. The demo adapters fit the embedded generator only and are not served with another.
 
     Raises:
         ValueError: a port in `environ` is not a number.
     """
     # Embedding and reranking are short and come before generation, so their threads rarely run beside its own.
     num_threads = {"generator": num_cores, "embedder": max(1, num_cores // 2), "reranker": max(1, num_cores // 2)}
-    services = [
-        _service(name, environ, {"MODEL": str(models_dir / model), "NUM_THREADS": str(num_threads[name])})
+    settings = {
+        name: {"MODEL": str(models_dir / model), "NUM_THREADS": str(num_threads[name])}
         for name, model in MODELS.items()
-    ]
+    }
+    if not (environ.get("TRIVIUM_GENERATOR_MODEL") or environ.get("TRIVIUM_GENERATOR_LORA")):
+        # Room for 16 of rank 64, as by default, takes twice the memory of the model.
+        settings["generator"] |= {"LORA": ",".join(_demo_adapters()), "MAX_LORAS": "4"}
+    services = [_service(name, environ, settings[name]) for name in MODELS]
     urls = {f"{service.name.upper()}_URL": service.url for service in services}
     return [*services, _service("gateway", environ, urls)]
+
+
+def _demo_adapters() -> list[str]:
+    folders = {name: ADAPTERS_DIR / name for name in ADAPTERS}
+    return [f"{name}={folder}" for name, folder in folders.items() if folder.is_dir()]
 
 
 def _service(name: str, environ: Mapping[str, str], settings: Mapping[str, str]) -> Service:

@@ -14,6 +14,11 @@ from shared.modeling.config import DecoderConfig
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 """Full names of the modules that belong to no layer."""
 
+GroupKey = tuple[int | None, str]
+"""(layer, name of the fused projection); the embedding and the head belong to no layer."""
+EMBEDDING_KEY: GroupKey = (None, "embed")
+HEAD_KEY: GroupKey = (None, "head")
+
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
@@ -45,6 +50,11 @@ class Place:
     shape: GroupShape
 
     @property
+    def key(self) -> GroupKey:
+        """Which group that is."""
+        return self.layer, self.group
+
+    @property
     def out_features(self) -> int:
         """Outputs of the module."""
         return self.shape.slice_sizes[self.index]
@@ -59,9 +69,10 @@ class AdapterTarget:
         shapes: its fused projections, see `group_shapes`.
         max_rank: ranks that a slot of the bank has room for.
         dtype: of the bank.
-        outer: groups outside of the layers, see `outer_shapes`; those of them that the bank has room for.
+        outer: groups outside of the layers, see `outer_shapes`.
         base_folder: its weights, with which tensors that look like copies are compared; None has all of them refused.
         is_strict_base: whether an adapter that names another base is refused.
+        targets: modules that the bank has room for, by the last part of their names; None is all.
     """
 
     base_model: str
@@ -72,6 +83,15 @@ class AdapterTarget:
     outer: Mapping[str, GroupShape] = field(default_factory=dict)
     base_folder: Path | None = None
     is_strict_base: bool = False
+    targets: frozenset[str] | None = None
+
+    def has_room_for(self, module: str) -> bool:
+        """Whether the bank holds adapters of the module with this full name."""
+        return self.targets is None or module.rpartition(".")[2] in self.targets
+
+    def banked_groups(self) -> dict[GroupKey, GroupShape]:
+        """What the bank must hold: each group that has a module it has room for."""
+        return {place.key: place.shape for module, place in self.places().items() if self.has_room_for(module)}
 
     def places(self) -> dict[str, Place]:
         """All modules that can be adapted, by full name, in the order of the model."""

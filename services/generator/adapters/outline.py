@@ -122,6 +122,9 @@ def _planned(module: str, sides: Mapping[str, str], place: Place, config: PeftCo
 
 
 def _check(item: PlannedModule, files: AdapterFiles, target: AdapterTarget) -> None:
+    if not target.has_room_for(item.module):
+        name = item.module.rpartition(".")[2]
+        raise refusal(item.module, f"is adapted, but the bank has no room for it; start with {name} in --lora-targets")
     if len(item.tensors) < 2:
         raise refusal(item.module, f"has lora_{next(iter(item.tensors))} without the other")
     if item.rank > target.max_rank:

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.generator.adapters.modules import GroupShape, Place
+from services.generator.adapters.modules import EMBEDDING_KEY, GroupKey, GroupShape, Place
 from services.generator.core.adapters import AdapterDescription, AdapterReport, ModuleReport
-
-GroupKey = tuple[int | None, str]
-"""(layer, name of the fused projection); the embedding and the head belong to no layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,7 @@ def pack(weights: Iterable[ModuleWeights], dtype: torch.dtype) -> dict[GroupKey,
     """Put the modules of each fused projection together."""
     members: dict[GroupKey, list[ModuleWeights]] = {}
     for item in weights:
-        members.setdefault((item.place.layer, item.place.group), []).append(item)
+        members.setdefault(item.place.key, []).append(item)
     return {key: _pack_group(items, items[0].place.shape, dtype) for key, items in members.items()}
 
 
@@ -117,7 +114,7 @@ def digests(weights: Iterable[ModuleWeights], num_layers: int) -> tuple[bytes, b
 def influences_kv(place: Place, num_layers: int) -> bool:
     """Whether a module comes before some layer's keys and values: all do but the head and what follows those of the last layer."""
     if place.layer is None:
-        return place.group == "embed"
+        return place.key == EMBEDDING_KEY
     return place.layer < num_layers - 1 or (place.group == "qkv" and place.index > 0)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from services.generator.adapters.modules import AdapterTarget, group_shapes
+from services.generator.adapters.modules import AdapterTarget, group_shapes, outer_shapes
 from services.generator.adapters.packed import PackedAdapter
 from services.generator.adapters.peft_folder import load_adapter
 from services.generator.core.messages import AdapterInfo
@@ -58,12 +58,18 @@ def load_adapters(
         raise StartError(f"--lora {settings.model_name}=…: that is the name of the base model")
     if not settings.lora:
         return LoadedAdapters(AdapterRegistry(0), None, [])
-    shapes = group_shapes(config)
     target = AdapterTarget(
-        settings.model_name, config.num_layers, shapes, settings.max_lora_rank, dtype, base_folder=folder
+        base_model=settings.model_name,
+        num_layers=config.num_layers,
+        shapes=group_shapes(config),
+        max_rank=settings.max_lora_rank,
+        dtype=dtype,
+        outer=outer_shapes(config),
+        base_folder=folder,
+        targets=frozenset(settings.lora_targets),
     )
     spec = AdapterBankSpec(settings.max_loras, settings.max_lora_rank, limits.max_num_batched_tokens)
-    bank = AdapterBank(shapes, config.num_layers, spec, dtype, device)
+    bank = AdapterBank(target.banked_groups(), spec, dtype, device)
     loaded = LoadedAdapters(AdapterRegistry(settings.max_loras), AdapterStorage(bank, {}), [])
     for name, path in settings.adapters.items():
         _load(loaded, name, path, target)

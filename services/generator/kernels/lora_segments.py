@@ -49,6 +49,21 @@ class LoraSegments(Generic[ArrayT]):
     chunk_starts: ArrayT
     chunk_lens: ArrayT
 
+    @property
+    def arrays(self) -> tuple[ArrayT, ArrayT, ArrayT, ArrayT, ArrayT]:
+        """In the order in which the kernels take them."""
+        return self.row_slots, self.token_order, self.chunk_slots, self.chunk_starts, self.chunk_lens
+
+
+def single_rows(row_slots: ArrayT) -> LoraSegments[ArrayT]:
+    """For chunks of size 1, which a program per row computes: it looks at `row_slots` only, and the rest stands for no chunk.
+
+    Args:
+        row_slots: [T] int32, of rows that are known on the device alone.
+    """
+    none = row_slots[:0]  # type: ignore[index]
+    return LoraSegments(row_slots, row_slots, none, none, none)
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayout:

@@ -24,3 +24,8 @@ class AdapterGroup:
     scales: Tensor
     scratch: Tensor
     slice_sizes: tuple[int, ...]
+
+    def intermediate(self, num_rows: int) -> Tensor:
+        """Scratch [N, S, R], holding whatever the last product left."""
+        num_slices, max_rank = self.a.shape[1:3]
+        return self.scratch[: num_rows * num_slices * max_rank].view(num_rows, num_slices, max_rank)

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from services.generator.layers.adapter_group import AdapterGroup
-from services.generator.layers.forward_batch import ForwardBatch
+from services.generator.layers.forward_batch import AdapterRows, ForwardBatch
 from services.generator.layers.reference_attention import ReferenceAttention
 from services.generator.layers.reference_kernels import ReferenceKernels
 from shared.modeling.config import DecoderConfig
@@ -56,8 +56,18 @@ class Attention(Protocol):
 class LayerKernels(Protocol):
     """What a layer does besides."""
 
-    def project(self, projection: Linear, x: Tensor, group: AdapterGroup | None, batch: ForwardBatch) -> Tensor:
-        """`x` [T, in] to [T, out], each row's adapter added; `group` is None where there is no bank."""
+    def project(self, projection: Linear, x: Tensor, group: AdapterGroup | None, rows: AdapterRows | None) -> Tensor:
+        """`x` [T, in] to [T, out], each row's adapter added; `group` is None where there is no room for any."""
+        ...
+
+    def embed(
+        self, embedding: Tensor, token_ids: Tensor, group: AdapterGroup | None, rows: AdapterRows | None
+    ) -> Tensor:
+        """`token_ids` [T] to [T, C], likewise."""
+        ...
+
+    def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:
+        """What `project` takes, from the slot of every row [N] int32, on the device."""
         ...
 
     def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:

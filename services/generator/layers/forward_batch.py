@@ -54,6 +54,21 @@ class PagedRows:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterRows:
+    """The rows of a product by adapter; some row has one.
+
+    Attributes:
+        segments: for the LoRA kernels.
+        chunk_size: rows of a chunk of `segments`.
+        slot_groups: for the reference of LoRA, those of the base model left out; empty for the kernels.
+    """
+
+    segments: LoraSegments[Tensor]
+    chunk_size: int
+    slot_groups: list[SlotGroup]
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """The tokens of a step: first one token of each decode row, then the chunks of the prefill rows, short ones first.
 
@@ -63,10 +78,8 @@ class ForwardBatch:
         slot_mapping: [T] int64, where each token writes its key and value; -1 of padding, which writes nothing.
         logits_index: [N] int32, tokens whose hidden state is turned into logits; None for all of them in order.
         paged: the rows for the attention kernels.
-        segments: the tokens by adapter for the LoRA kernels; None where no row has an adapter.
-        lora_chunk: rows of a chunk of `segments`.
+        adapters: the tokens by adapter; None where no row has one.
         groups: the rows for the reference of attention, in groups that it takes one by one; all tokens in order.
-        slot_groups: the tokens by adapter for the reference of LoRA, those of the base model left out.
     """
 
     token_ids: Tensor
@@ -74,7 +87,5 @@ class ForwardBatch:
     slot_mapping: Tensor
     logits_index: Tensor | None
     paged: PagedRows
-    segments: LoraSegments[Tensor] | None
-    lora_chunk: int
+    adapters: AdapterRows | None
     groups: list[AttentionGroup]
-    slot_groups: list[SlotGroup]

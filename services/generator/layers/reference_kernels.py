@@ -4,27 +4,44 @@ Called by the runner's `StepOps`.
 """
 
 from torch import Tensor
+from torch.nn import functional
 
+from services.generator.kernels.lora_lookup import lora_lookup
+from services.generator.kernels.lora_segments import single_rows
 from services.generator.kernels.reference.argmax import argmax
-from services.generator.kernels.reference.lora import lora_expand, lora_shrink
+from services.generator.kernels.reference.lora import lora_expand, lora_shrink, slot_groups
 from services.generator.kernels.reference.step_indices import step_indices
 from services.generator.layers.adapter_group import AdapterGroup
-from services.generator.layers.forward_batch import ForwardBatch
+from services.generator.layers.forward_batch import AdapterRows
 from shared.modeling.decoder import Linear, linear, rms_norm, silu_and_mul
 
 
 class ReferenceKernels:
     """See `LayerKernels`."""
 
-    def project(self, projection: Linear, x: Tensor, group: AdapterGroup | None, batch: ForwardBatch) -> Tensor:
+    def project(self, projection: Linear, x: Tensor, group: AdapterGroup | None, rows: AdapterRows | None) -> Tensor:
         """Base projection of every row at once, and each row's adapter."""
         y = linear(projection, x)
-        if group is not None and batch.slot_groups:
-            num_slices, max_rank = group.a.shape[1:3]
-            h = group.scratch[: len(x) * num_slices * max_rank].view(len(x), num_slices, max_rank)
-            lora_shrink(h, x, group.a, group.ranks, group.scales, batch.slot_groups)
-            lora_expand(y, h, group.b, group.ranks, batch.slot_groups, group.slice_sizes)
+        if group is not None and rows is not None:
+            h = group.intermediate(len(x))
+            lora_shrink(h, x, group.a, group.ranks, group.scales, rows.slot_groups)
+            lora_expand(y, h, group.b, group.ranks, rows.slot_groups, group.slice_sizes)
         return y
+
+    def embed(
+        self, embedding: Tensor, token_ids: Tensor, group: AdapterGroup | None, rows: AdapterRows | None
+    ) -> Tensor:
+        """The base model's rows, and each row's adapter."""
+        y = functional.embedding(token_ids, embedding)
+        if group is not None and rows is not None:
+            h = group.intermediate(len(y))
+            lora_lookup(h, token_ids, rows.segments.row_slots, group.a, group.ranks, group.scales)
+            lora_expand(y, h, group.b, group.ranks, rows.slot_groups, group.slice_sizes)
+        return y
+
+    def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:
+        """The rows by slot."""
+        return AdapterRows(single_rows(row_slots), 1, slot_groups(row_slots))
 
     def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Residual sum and its norm."""

@@ -5,35 +5,61 @@ Called by the runner's `StepOps`, also while a CUDA graph is captured.
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from services.generator.kernels.argmax import argmax
 from services.generator.kernels.lora_expand import lora_expand
+from services.generator.kernels.lora_lookup import lora_lookup
+from services.generator.kernels.lora_segments import single_rows
 from services.generator.kernels.lora_shrink import lora_shrink, num_parts
 from services.generator.kernels.rms_norm import rms_norm
 from services.generator.kernels.silu_mul import silu_mul
 from services.generator.kernels.step_indices import step_indices
 from services.generator.layers.adapter_group import AdapterGroup
-from services.generator.layers.forward_batch import ForwardBatch
+from services.generator.layers.forward_batch import AdapterRows
 from shared.modeling.decoder import Linear, linear
 
 
 class TritonKernels:
     """See `LayerKernels`."""
 
-    def project(self, projection: Linear, x: Tensor, group: AdapterGroup | None, batch: ForwardBatch) -> Tensor:
+    def project(self, projection: Linear, x: Tensor, group: AdapterGroup | None, rows: AdapterRows | None) -> Tensor:
         """Base projection of every row at once, and each row's adapter."""
-        segments = batch.segments
-        if group is None or segments is None:
+        if group is None or rows is None:
             return linear(projection, x).contiguous()
-        num_slices, max_rank = group.a.shape[1:3]
-        parts = num_parts(len(x), x.shape[1], batch.lora_chunk)
-        h = group.scratch[: parts * len(x) * num_slices * max_rank].view(parts, len(x), num_slices, max_rank)
-        rows = (segments.row_slots, segments.token_order, segments.chunk_slots, segments.chunk_starts)
-        lens, chunk_size = segments.chunk_lens, batch.lora_chunk
-        lora_shrink(h, x, group.a, group.ranks, group.scales, *rows, lens, chunk_size=chunk_size)
+        parts, segments = num_parts(len(x), x.shape[1], rows.chunk_size), rows.segments.arrays
+        flat = group.intermediate(parts * len(x))
+        h = flat.view(parts, len(x), *flat.shape[1:])
+        lora_shrink(h, x, group.a, group.ranks, group.scales, *segments, chunk_size=rows.chunk_size)
         y = linear(projection, x).contiguous()
-        lora_expand(y, h, group.b, group.ranks, *rows, lens, chunk_size=chunk_size, slice_sizes=group.slice_sizes)
+        self._expand(y, h, group, rows)
         return y
+
+    def embed(
+        self, embedding: Tensor, token_ids: Tensor, group: AdapterGroup | None, rows: AdapterRows | None
+    ) -> Tensor:
+        """The base model's rows, and each row's adapter."""
+        y = functional.embedding(token_ids, embedding)
+        if group is not None and rows is not None:
+            h = group.intermediate(len(y))
+            lora_lookup(h, token_ids, rows.segments.row_slots, group.a, group.ranks, group.scales)
+            self._expand(y, h[None], group, rows)
+        return y
+
+    def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:
+        """A program for each row: sorting them by adapter would need the host."""
+        return AdapterRows(single_rows(row_slots), 1, [])
+
+    def _expand(self, y: Tensor, h: Tensor, group: AdapterGroup, rows: AdapterRows) -> None:
+        lora_expand(
+            y,
+            h,
+            group.b,
+            group.ranks,
+            *rows.segments.arrays,
+            chunk_size=rows.chunk_size,
+            slice_sizes=group.slice_sizes,
+        )
 
     def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Residual sum and its norm, both in place."""

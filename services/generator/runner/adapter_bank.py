@@ -1,4 +1,5 @@
-"""Storage of adapters on the device: for each fused projection of each layer the A and B of every slot, stacked.
+"""Storage of adapters on the device: for each fused projection of each layer, and for embedding and head where there is room for
+adapters of them, the A and B of every slot, stacked.
 
 Written with slots that the scheduler's ledger decided on; read by every projection of a step. Allocates once, at start.
 Layout: `a` [slots, S, R, in] and `b` [slots, out, R], R being the largest rank a slot has room for; what a slot really uses stands
@@ -9,8 +10,8 @@ from collections.abc import Mapping
 
 import torch
 
-from services.generator.adapters.modules import GroupShape
-from services.generator.adapters.packed import GroupKey, PackedAdapter
+from services.generator.adapters.modules import GroupKey, GroupShape
+from services.generator.adapters.packed import PackedAdapter
 from services.generator.core.specs import AdapterBankSpec
 from services.generator.layers.adapter_group import AdapterGroup
 
@@ -22,16 +23,11 @@ class AdapterBank:
     """All slots.
 
     Args:
-        shapes: fused projections of every layer.
+        shapes: what there is room for, see `AdapterTarget.banked_groups`.
     """
 
     def __init__(
-        self,
-        shapes: Mapping[str, GroupShape],
-        num_layers: int,
-        spec: AdapterBankSpec,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, shapes: Mapping[GroupKey, GroupShape], spec: AdapterBankSpec, dtype: torch.dtype, device: torch.device
     ) -> None:
         widest, num_rows = max(len(shape.modules) for shape in shapes.values()), max(spec.max_tokens, SCRATCH_ROWS)
         scratch = torch.zeros(num_rows * widest * spec.max_rank, dtype=torch.float32, device=device)
@@ -48,9 +44,7 @@ class AdapterBank:
                 shape.slice_sizes,
             )
 
-        self._groups: dict[GroupKey, AdapterGroup] = {
-            (layer, name): group(shape) for layer in range(num_layers) for name, shape in shapes.items()
-        }
+        self._groups = {key: group(shape) for key, shape in shapes.items()}
         self._scratch = scratch
         self.num_slots = spec.num_slots
 
@@ -75,6 +69,6 @@ class AdapterBank:
             group.ranks[slot] = packed.ranks
             group.scales[slot] = packed.scales
 
-    def group(self, layer: int, name: str) -> AdapterGroup:
-        """A fused projection of one layer, for all slots."""
-        return self._groups[layer, name]
+    def group(self, key: GroupKey) -> AdapterGroup | None:
+        """A fused projection of one layer, the embedding or the head, for all slots; None where there is no room for it."""
+        return self._groups.get(key)

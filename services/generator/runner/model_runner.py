@@ -6,15 +6,17 @@ Called by the engine loop, which owns the order of steps. Owns all device tensor
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from services.generator.adapters.modules import HEAD_KEY
 from services.generator.adapters.packed import PackedAdapter
 from services.generator.core.plan import AdapterCopy, IntArray, StepPlan, StepResult, features_of
 from services.generator.core.request import SamplingParams
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.layers.backends import Backends, make_attention, make_kernels
-from services.generator.layers.forward_batch import ForwardBatch
+from services.generator.layers.forward_batch import AdapterRows, ForwardBatch
 from services.generator.runner.adapter_bank import AdapterBank
 from services.generator.runner.decode_graphs import DecodeGraphs, StepOutputs, lora_chunk_for
 from services.generator.runner.kv_cache_pool import KVCachePool
@@ -26,7 +28,7 @@ from services.generator.runner.step_layout import StepLayout, StepShape
 from services.generator.runner.step_ops import StepOps
 from services.generator.runner.transfers import HostCopy, to_device
 from shared.modeling.config import DecoderConfig
-from shared.modeling.decoder import DecoderWeights, Linear, decoder_forward, linear
+from shared.modeling.decoder import DecoderWeights, Linear, decoder_forward
 from shared.modeling.rope import rope_table
 
 SCORED_AT_ONCE = 256
@@ -93,6 +95,7 @@ class ModelRunner:
         self._config = config
         self._weights = weights
         self._adapters = adapters
+        self._adapted_head = None if adapters is None else adapters.bank.group(HEAD_KEY)
         self._limits = limits
         self._block_size = spec.block_size
         self._backends = backends
@@ -188,11 +191,13 @@ class ModelRunner:
         batch = make_forward_batch(packed, layout, self._tables, self._kernels, self._block_size)
         if plan is not None:
             batch = self._add_reference_inputs(batch, plan)
-        hidden, where = self.forward(batch), batch.logits_index
+        hidden, where, adapters = self.forward(batch), batch.logits_index, batch.adapters
         token_rows, positions = layout.split(packed).token_rows, batch.positions
         if where is not None:
             token_rows, positions = token_rows.index_select(0, where), positions.index_select(0, where)
-        logits = self.logits(hidden if where is None else hidden.index_select(0, where))
+            if adapters is not None:
+                adapters = self._head_rows(adapters.segments.row_slots.index_select(0, where))
+        logits = self.logits(hidden if where is None else hidden.index_select(0, where), adapters)
         return StepOutputs(hidden, logits, token_rows, positions)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
@@ -207,22 +212,27 @@ class ModelRunner:
             groups = attention_groups(plan, table, self._block_size, dtype=dtype, windows=self._config.windows)
             batch = replace(batch, groups=groups)
         if self._backends.kernels == "reference":
-            batch = replace(batch, slot_groups=adapter_groups(plan, table.device))
+            groups_by_slot = adapter_groups(plan, table.device)
+            batch = replace(batch, adapters=batch.adapters and replace(batch.adapters, slot_groups=groups_by_slot))
         return batch
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[N, C] to [N, V] in the model's dtype."""
-        return linear(Linear(self._weights.head), hidden)
+    def logits(self, hidden: Tensor, adapters: AdapterRows | None = None) -> Tensor:
+        """[N, C], and these rows by adapter, None where none has one, to [N, V] in the model's dtype."""
+        return self._kernels.project(Linear(self._weights.head), hidden, self._adapted_head, adapters)
+
+    def _head_rows(self, row_slots: Tensor) -> AdapterRows | None:
+        """For `logits`, from the adapter slot of each row [N] int32."""
+        return None if self._adapted_head is None else self._kernels.rows_by_adapter(row_slots)
 
     def _score_prompt(self, plan: StepPlan, hidden: Tensor) -> Logprobs | None:
         """Log-probabilities of prompt tokens, in pieces that bound the memory for their logits."""
         if len(plan.scored) == 0:
             return None
         where, ids = (to_device(array, hidden.device).long() for array in (plan.scored, plan.scored_ids))
+        slots = to_device(np.repeat(plan.adapter_slots, plan.num_new_tokens)[plan.scored], hidden.device)
+        pieces = zip(*(torch.split(each, SCORED_AT_ONCE) for each in (where, ids, slots)), strict=True)
         parts = [
-            logprobs_of(self.logits(hidden[piece]), piece_ids, plan.num_prompt_logprobs)
-            for piece, piece_ids in zip(
-                torch.split(where, SCORED_AT_ONCE), torch.split(ids, SCORED_AT_ONCE), strict=True
-            )
+            logprobs_of(self.logits(hidden[piece], self._head_rows(piece_slots)), piece_ids, plan.num_prompt_logprobs)
+            for piece, piece_ids, piece_slots in pieces
         ]
         return Logprobs(*(torch.cat([getattr(part, name) for part in parts]) for name in ("chosen", "top_ids", "top")))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from services.generator.core.plan import TOKEN_ON_DEVICE
 from services.generator.layers.backends import LayerKernels
-from services.generator.layers.forward_batch import ForwardBatch, PagedRows
+from services.generator.layers.forward_batch import AdapterRows, ForwardBatch, PagedRows
 from services.generator.runner.row_tables import RowTables
 from services.generator.runner.step_layout import PADDING_TOKEN, StepLayout
 
@@ -45,8 +45,6 @@ def make_forward_batch(
             cu_query_lens=arrays.cu_query_lens,
             tiles=arrays.tiles.view(2, -1),
         ),
-        segments=None if segments is None else segments.split(arrays.lora),
-        lora_chunk=shape.lora_chunk or 1,
+        adapters=None if segments is None else AdapterRows(segments.split(arrays.lora), segments.chunk_size, []),
         groups=[],
-        slot_groups=[],
     )

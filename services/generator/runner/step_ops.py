@@ -5,6 +5,7 @@ Made by the ModelRunner once per step. Owns nothing.
 
 from torch import Tensor
 
+from services.generator.adapters.modules import EMBEDDING_KEY
 from services.generator.layers.backends import Attention, LayerKernels
 from services.generator.layers.forward_batch import ForwardBatch
 from services.generator.runner.adapter_bank import AdapterBank
@@ -27,10 +28,15 @@ class StepOps(DecoderOps):
         self._bank = bank
         self._rotary = rotary
 
+    def embed(self, embedding: Tensor, token_ids: Tensor) -> Tensor:
+        """The base model's rows, and each row's adapter."""
+        adapters = None if self._bank is None else self._bank.group(EMBEDDING_KEY)
+        return self._kernels.embed(embedding, token_ids, adapters, self._batch.adapters)
+
     def project(self, layer: int, group: str, linear: Linear, x: Tensor) -> Tensor:
         """Base projection of every row at once, and each row's adapter."""
-        adapters = None if self._bank is None else self._bank.group(layer, group)
-        return self._kernels.project(linear, x, adapters, self._batch)
+        adapters = None if self._bank is None else self._bank.group((layer, group))
+        return self._kernels.project(linear, x, adapters, self._batch.adapters)
 
     def attend(self, index: int, layer: DecoderLayer, qkv: Tensor) -> Tensor:
         """Attention over the paged cache."""

@@ -23,6 +23,12 @@ def base(request, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def tied(tmp_path_factory) -> Path:
+    """A tiny model whose head is its embedding."""
+    return save_tiny(tmp_path_factory.mktemp("tied"), "llama", tie_word_embeddings=True, eos_token_id=None)
+
+
 def make_adapter(base: Path, folder: Path, *, seed: int = 0, **options) -> Path:
     """Save an adapter whose B is not zero; its effect is large enough to change tokens."""
     torch.manual_seed(seed)
@@ -39,18 +45,24 @@ def target_of(base: Path, dtype: torch.dtype = torch.float32) -> AdapterTarget:
     return AdapterTarget("base", config.num_layers, shapes[0], 8, dtype, shapes[1], base_folder=base)
 
 
+def reference_model(base: Path, adapter: Path | None, dtype: str = "float32") -> torch.nn.Module:
+    """The base model by the reference libraries, with the adapter on it, in the same precision, if there is one."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+    if adapter is not None:
+        model = PeftModel.from_pretrained(model, adapter, autocast_adapter_dtype=False)
+    return model.eval()
+
+
 def reference_logits(base: Path, adapter: Path | None, tokens: list[int]) -> torch.Tensor:
     """[T, V] of the reference library."""
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    if adapter is not None:
-        model = PeftModel.from_pretrained(model, adapter)
     with torch.inference_mode():
-        return model.eval()(torch.tensor([tokens])).logits[0]
+        return reference_model(base, adapter)(torch.tensor([tokens])).logits[0]
 
 
 def reference_tokens(base: Path, adapter: Path | None, prompt: list[int], count: int) -> list[int]:
     """Greedy continuation by the reference library."""
-    tokens = list(prompt)
-    for _ in range(count):
-        tokens.append(int(reference_logits(base, adapter, tokens)[-1].argmax()))
+    model, tokens = reference_model(base, adapter), list(prompt)
+    with torch.inference_mode():
+        for _ in range(count):
+            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
     return tokens[len(prompt) :]

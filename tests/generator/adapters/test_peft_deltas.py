@@ -9,7 +9,6 @@ from transformers import AutoModelForCausalLM
 from services.generator.adapters.outline import inspect_adapter
 from services.generator.adapters.peft_folder import load_adapter
 from tests.generator.adapters.conftest import ALL, make_adapter, target_of
-from tests.shared.modeling.tiny_decoder import save_tiny
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),  # peft asks transformers
@@ -94,11 +93,6 @@ def test_copies_of_base_weights_are_skipped_and_reported(base, tmp_path, option)
     }
     assert set(expected[option]) <= skipped.keys()
     assert all(reason.startswith("is a copy of ") for reason in skipped.values())
-
-
-@pytest.fixture
-def tied(tmp_path):
-    return save_tiny(tmp_path / "tied", "llama", tie_word_embeddings=True, eos_token_id=None)
 
 
 @pytest.mark.parametrize("module", ["embed_tokens", "lm_head"])

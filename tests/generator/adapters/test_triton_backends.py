@@ -5,11 +5,14 @@ import torch
 
 from services.generator.core.request import SamplingParams
 from services.generator.engine.build import build_model
-from services.generator.settings import GeneratorSettings
+from services.generator.settings import LORA_TARGETS, GeneratorSettings
 from tests.generator.adapters.conftest import make_adapter, reference_logits
 from tests.generator.driving import OfflineEngine
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning"),
+]
 
 PROMPTS = [[7, 60, 3, 99, 12], [11] * 21, [5, 8]]
 NAMES = ["small", None, "large"]
@@ -18,17 +21,27 @@ NUM_NEW = 4
 
 @pytest.fixture(scope="module")
 def folders(base, tmp_path_factory):
-    """An adapter on everything and one on some, of different ranks."""
+    """An adapter on everything and one on some, of different ranks; embedding and head among them."""
     made = tmp_path_factory.mktemp("adapters")
-    small = make_adapter(base, made / "small", r=2, target_modules=["q_proj", "down_proj"])
-    return {"small": small, "large": make_adapter(base, made / "large", seed=1, r=7), None: None}
+    small = make_adapter(base, made / "small", r=2, target_modules=["q_proj", "down_proj", "lm_head"])
+    return {
+        "small": small,
+        "large": make_adapter(base, made / "large", seed=1, r=7, target_modules=list(LORA_TARGETS)),
+        None: None,
+    }
 
 
 def build(base, folders, **changes):
     lora = [f"{name}={folder}" for name, folder in folders.items() if name]
     return build_model(
         GeneratorSettings(
-            model=str(base), kv_cache_memory_bytes=2**24, max_model_len=64, max_num_seqs=4, lora=lora, **changes
+            model=str(base),
+            kv_cache_memory_bytes=2**24,
+            max_model_len=64,
+            max_num_seqs=4,
+            lora=lora,
+            lora_targets=list(LORA_TARGETS),
+            **changes,
         )
     )
 
