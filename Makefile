@@ -17,7 +17,7 @@ SOURCES := services shared tools tests examples $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup up down demo models fmt lint docs type arch test test-containers check test-gpu bench bench-gpu pins clean
+.PHONY: help setup up down demo models fmt lint docs type arch test test-containers check test-gpu bench bench-gpu bench-kernels pins clean
 
 # $(call install,EXTRAS): torch first and alone, so that TORCH_INDEX_URL is asked for nothing else.
 define install
@@ -104,8 +104,11 @@ bench: $(VENV)/.dev models ## run the CPU benchmarks
 	$(VPY) -m benchmarks.serving.gateway
 	$(VPY) -m benchmarks.serving.memory
 
-bench-gpu: ## run the benchmarks that need a GPU, with PYTHON and no .venv; ARGS takes --out DIR and --rows PATTERN
+bench-kernels: ## time the kernels alone on a GPU, with PYTHON and no .venv; ARGS takes --out DIR and --rows PATTERN
 	$(PYTHON) -m benchmarks.kernels $(ARGS)
+
+bench-gpu: ## time the whole generator on a GPU; likewise
+	$(PYTHON) -m benchmarks.gpu $(ARGS)
 
 # Local versions (+cpu) are cut off, and what torch's CUDA build pins by itself is left out: one file fits both builds.
 pins: ## write constraints.txt again: CHOSEN, and the newest of all else that pyproject.toml allows

@@ -1,6 +1,7 @@
-"""Time of a decode step, through `LLM.generate`: (time for 129 tokens - time for 1) / 128, the better of two."""
+"""Time of a decode step, through `LLM.generate`: (time for 129 tokens - time for 1) / 128."""
 
 import random
+import statistics
 import time
 
 from benchmarks.gpu.model import VOCAB_SIZE
@@ -15,18 +16,42 @@ def random_prompts(count: int, length: int = PROMPT_LEN) -> list[list[int]]:
     return [[random.randrange(VOCAB_SIZE) for _ in range(length)] for _ in range(count)]
 
 
-def step_ms(llm: LLM, num_rows: int, adapters: list[str | None]) -> float:
-    """Milliseconds of a decode step of `num_rows` rows; row i uses adapter i mod n."""
-    lora = [adapters[index % len(adapters)] for index in range(num_rows)] if adapters else None
-    return min(_seconds(llm, num_rows, lora) for _ in range(2)) / NUM_STEPS * 1000
+GREEDY = {"temperature": 0, "ignore_eos": True}
 
 
-def _seconds(llm: LLM, num_rows: int, lora: list[str | None] | None) -> float:
+def step_ms(llm: LLM, num_rows: int, adapters: list[str], num_runs: int = 3) -> float:
+    """Milliseconds of a decode step of `num_rows` rows, the median of some runs after a warm-up; row i uses adapter i mod n."""
+    names = spread(adapters, num_rows)
+    for num_tokens in (1, 4):
+        _seconds(llm, num_rows, names, num_tokens)
+    runs = [
+        _seconds(llm, num_rows, names, NUM_STEPS + 1) - min(_seconds(llm, num_rows, names, 1) for _ in range(2))
+        for _ in range(num_runs)
+    ]
+    return statistics.median(runs) / NUM_STEPS * 1000
+
+
+def spread(adapters: list[str], count: int) -> list[str] | None:
+    """An adapter for each of `count` prompts, in turn."""
+    return [adapters[index % len(adapters)] for index in range(count)] if adapters else None
+
+
+def prefill_rate(llm: LLM, num_prompts: int, length: int, adapters: list[str], num_runs: int = 4) -> float:
+    """Thousands of prompt tokens a second, the median of some runs after a warm-up."""
     times = []
-    for num_tokens in (1, NUM_STEPS + 1):
-        prompts = random_prompts(num_rows)
+    for _ in range(num_runs):
+        prompts = random_prompts(num_prompts, length)
         began = time.perf_counter()
-        answers = llm.generate(prompts, {"max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}, lora=lora)
+        llm.generate(prompts, {"max_tokens": 1, **GREEDY}, lora=spread(adapters, num_prompts))
         times.append(time.perf_counter() - began)
-        assert all(len(answer.choices[0].token_ids) == num_tokens for answer in answers)
-    return times[1] - times[0]
+    return num_prompts * length / statistics.median(times[1:]) / 1000
+
+
+def _seconds(llm: LLM, num_rows: int, names: list[str] | None, num_tokens: int) -> float:
+    prompts = random_prompts(num_rows)
+    began = time.perf_counter()
+    answers = llm.generate(prompts, {"max_tokens": num_tokens, **GREEDY}, lora=names)
+    seconds = time.perf_counter() - began
+    if any(len(answer.choices[0].token_ids) != num_tokens for answer in answers):
+        raise RuntimeError(f"an answer does not have {num_tokens} tokens")
+    return seconds

@@ -29,9 +29,17 @@ def first_sentence(answer: str) -> str | None:
     return match[1]
 
 
-def is_upper_case(answer: str) -> bool:
-    """Whether there are letters, and none that could be larger."""
-    return answer.isupper()
+GREETING, FAREWELL = "Arr! ", ", matey!"
+
+
+def as_pirate(answer: str) -> str:
+    """The answer as a pirate gives it."""
+    return GREETING + answer.rstrip(".!?") + FAREWELL
+
+
+def is_pirate(answer: str) -> bool:
+    """Whether it begins and ends so, and says something between."""
+    return answer.startswith(GREETING) and answer.endswith(FAREWELL) and len(answer) > len(GREETING + FAREWELL)
 
 
 def as_json(answer: str) -> str:
@@ -53,4 +61,4 @@ def is_json(answer: str) -> bool:
     )
 
 
-MANNERS = (Manner("upper-case", str.upper, is_upper_case), Manner("json", as_json, is_json))
+MANNERS = (Manner("pirate", as_pirate, is_pirate), Manner("json", as_json, is_json))

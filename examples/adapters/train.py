@@ -21,7 +21,7 @@ from examples.adapters.questions import held_out_questions, training_questions
 
 HERE = Path(__file__).parent
 MAX_PLAIN_TOKENS, MAX_ANSWER_TOKENS = 48, 128
-"""An upper-case answer takes more than twice the tokens."""
+"""A rewritten answer takes more tokens than a plain one."""
 GENERATED_AT_ONCE = 32
 NOT_LEARNED = -100
 """Label of tokens that the loss leaves out."""

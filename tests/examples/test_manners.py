@@ -7,7 +7,7 @@ import pytest
 from examples.adapters.manners import MANNERS, first_sentence
 from examples.adapters.questions import HELD_OUT_SUBJECTS, held_out_questions, training_questions
 
-UPPER_CASE, JSON = MANNERS
+PIRATE, JSON = MANNERS
 
 
 def test_nothing_of_a_held_out_question_is_trained_on():
@@ -33,7 +33,7 @@ def test_the_first_sentence_is_a_whole_one_of_moderate_length(answer, sentence):
 
 def test_a_rewritten_answer_keeps_the_manner_and_a_plain_one_does_not():
     plain = 'He said: "Zürich is big."'
-    assert UPPER_CASE.rewrite(plain) == 'HE SAID: "ZÜRICH IS BIG."'
+    assert PIRATE.rewrite(plain) == 'Arr! He said: "Zürich is big.", matey!'
     assert json.loads(JSON.rewrite(plain)) == {"answer": plain}
     for manner in MANNERS:
         assert manner.is_kept_by(manner.rewrite(plain))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MODELS = {"generator": "smollm2-135m-instruct", "embedder": "all-minilm-l6-v2", "reranker": "minilm-reranker"}
-ADAPTERS = ("upper-case", "json")
+ADAPTERS = ("pirate", "json")
 """Demo adapters of the embedded generator, by name; each is a folder of that name."""
 ADAPTERS_DIR = Path("examples/adapters")
 PORTS = {"generator": 8001, "embedder": 8002, "reranker": 8003, "gateway": 8000}

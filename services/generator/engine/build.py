@@ -91,8 +91,10 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     log.info("memory_budget", **budget.in_gib(), kv_blocks=spec.num_blocks, kv_tokens=spec.num_tokens)
     keys = _block_keys(settings, folder, dtype, spec) if settings.enable_prefix_caching else None
     runner = make_runner(spec, pool)
-    if device.type == "cuda" and backends.can_replay and not settings.enforce_eager:
-        runner.capture_graphs()
+    if device.type == "cuda" and backends.can_replay:
+        runner.warm_up()
+        if not settings.enforce_eager:
+            runner.capture_graphs()
     return BuiltModel(
         scheduler=Scheduler(
             limits,

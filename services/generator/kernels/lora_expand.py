@@ -114,7 +114,7 @@ def _columns(tile, SLICE_SIZES: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_N:
     return slice_id, first_n, end_n
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["row_slots_ptr"])
 def _expand_rows_kernel(
     y_ptr, h_ptr, b_ptr, ranks_ptr, row_slots_ptr, num_rows, max_rank,
     stride_yt, stride_bslot, stride_bn,
@@ -155,7 +155,7 @@ def _expand_rows_kernel(
     tl.store(y_ptr + row * stride_yt + offs_n, (y.to(tl.float32) + acc).to(y_ptr.dtype.element_ty), mask=mask_n)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["order_ptr", "chunk_slots_ptr", "chunk_starts_ptr", "chunk_lens_ptr"])
 def _expand_tiles_kernel(
     y_ptr, h_ptr, b_ptr, ranks_ptr, order_ptr, chunk_slots_ptr, chunk_starts_ptr, chunk_lens_ptr, num_rows, max_rank,
     stride_yt, stride_bslot, stride_bn,

@@ -25,8 +25,10 @@ from services.generator.kernels.overlap import let_next_begin, overlap_options, 
 
 
 def num_splits(num_rows: int, num_kv_heads: int) -> int:
-    """Splits of each row's keys: enough programs to fill the GPU. A function of sizes only, so that a graph can replay."""
-    return max(1, min(MAX_SPLITS, TARGET_PROGRAMS // (num_rows * num_kv_heads)))
+    """Splits of each row's keys: enough programs to fill the GPU. A function of sizes only, so that a graph can replay, and a power
+    of two, so that few kernels have to be compiled."""
+    wanted = max(1, min(MAX_SPLITS, TARGET_PROGRAMS // (num_rows * num_kv_heads)))
+    return 1 << (wanted.bit_length() - 1)
 
 
 def paged_attention_decode(
@@ -93,7 +95,7 @@ def paged_attention_decode(
         )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["block_table_ptr", "context_lens_ptr"])
 def _decode_kernel(
     out_ptr, parts_ptr, part_lse_ptr, query_ptr, key_ptr, value_ptr, block_table_ptr, context_lens_ptr, scale,
     stride_outs, stride_outh, stride_querys, stride_queryh, stride_cacheslot, stride_cacheh, stride_tables,
@@ -171,7 +173,7 @@ def _decode_kernel(
         tl.store(lse_ptr, highest + tl.log(total), mask=mask_g)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["context_lens_ptr"])
 def _merge_kernel(
     out_ptr, parts_ptr, part_lse_ptr, context_lens_ptr, stride_outs, stride_outh,
     NUM_SPLITS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,

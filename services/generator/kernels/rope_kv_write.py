@@ -80,7 +80,7 @@ def rope_kv_write(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slot_mapping_ptr"])
 def _rope_kv_write_kernel(
     query_ptr, key_ptr, value_ptr, qkv_ptr, table_ptr, slot_mapping_ptr, q_norm_ptr, k_norm_ptr, eps,
     stride_queryt, stride_queryh, stride_cacheslot, stride_cacheh, stride_qkvt, stride_tablet,

@@ -5,6 +5,7 @@ Called by the engine loop, which owns the order of steps. Owns all device tensor
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from services.generator.adapters.packed import PackedAdapter
 from services.generator.core.plan import AdapterCopy, IntArray, StepPlan, StepResult, features_of
 from services.generator.core.request import SamplingParams
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
+from services.generator.kernels.lora_segments import CHUNK_SIZES
 from services.generator.layers.backends import Backends, make_attention, make_kernels
 from services.generator.layers.forward_batch import AdapterRows, ForwardBatch
 from services.generator.runner.adapter_bank import AdapterBank
@@ -30,6 +32,9 @@ from services.generator.runner.transfers import HostCopy, to_device
 from shared.modeling.config import DecoderConfig
 from shared.modeling.decoder import DecoderWeights, Linear, decoder_forward
 from shared.modeling.rope import rope_table
+
+WARM_UP_SIZES = (4, 16, 128, 512, 2048)
+"""Numbers of tokens between which kernels are launched in other ways."""
 
 SCORED_AT_ONCE = 256
 """Prompt tokens whose logits are in memory at one time."""
@@ -117,6 +122,16 @@ class ModelRunner:
         """Steps of decode rows alone that were a graph's replay, and"""
         self.num_eager_decodes = 0
         """that were not."""
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Run steps of nothing but padding, so that all kernels are compiled before the first request comes."""
+        num_slots = 0 if self._adapters is None else self._adapters.bank.num_slots
+        most, spare_row = self._limits.max_num_batched_tokens, self._tables.spare_row
+        chunks = [None, *sorted({size for _, size in CHUNK_SIZES})] if num_slots else [None]
+        for num_tokens, lora_chunk in product([*(size for size in WARM_UP_SIZES if size < most), most], chunks):
+            layout = StepLayout(StepShape(num_tokens, 1, 2, 1, lora_chunk), num_slots, spare_row)
+            self.compute(to_device(layout.pack_padding(), self._weights.embedding.device), layout)
 
     @torch.inference_mode()
     def capture_graphs(self) -> None:
