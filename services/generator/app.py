@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
+from services.generator.api.adapters import adapters_router
 from services.generator.api.admin import admin_router
 from services.generator.api.chat import chat_router
 from services.generator.api.completions import completions_router
@@ -47,6 +48,8 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
     if settings.ignore_unknown_fields:
         log.warning("unknown_fields_are_ignored")
 
+    adapters = adapters_router(handle, allows_changes=settings.allow_runtime_lora)
+
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with running("engine-supervisor", _supervise(supervisor, lifecycle), lifecycle):
@@ -59,7 +62,13 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
         service.metrics.all,
         readiness=lambda: Readiness(ready=handle.state is EngineState.READY, parts={"engine": handle.state.value}),
         lifespan=lifespan,
-        routers=[completions_router(service), chat_router(service), models_router(service), admin_router(handle)],
+        routers=[
+            completions_router(service),
+            chat_router(service),
+            models_router(service),
+            admin_router(handle),
+            adapters,
+        ],
     )
 
 

@@ -48,6 +48,8 @@ def test_every_field_of_an_event_is_merged():
         "num_cached_tokens",
         "logprobs",
         "prompt_logprobs",
+        "adapter_digest",
+        "problem",
     }
 
 

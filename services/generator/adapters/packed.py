@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from services.generator.adapters.modules import GroupShape, Place
-from services.generator.core.adapters import AdapterDescription, AdapterReport, ModuleReport
+from services.generator.core.adapters import AdapterReport, ModuleReport
 
 GroupKey = tuple[int | None, str]
 """(layer, name of the fused projection); the embedding and the head belong to no layer."""
@@ -69,10 +69,6 @@ class PackedAdapter:
     def num_bytes(self) -> int:
         """Host memory of its tensors."""
         return sum(group.a.nbytes + group.b.nbytes for group in self.groups.values())
-
-    def describe(self, name: str) -> AdapterDescription:
-        """What other processes are told."""
-        return AdapterDescription(name, self.digest, self.kv_digest, self.report)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Self
 
@@ -15,9 +16,12 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from services.generator.core.adapters import AdapterState
 from services.generator.core.messages import (
     Abort,
-    AdapterInfo,
+    AdapterAnswer,
+    AdapterChanges,
+    AdapterCommand,
     Command,
     EngineReady,
     EngineStats,
@@ -31,10 +35,27 @@ from services.generator.core.messages import (
     TokenEvent,
 )
 from services.generator.core.request import Request, RequestOptions, SamplingParams
-from shared.errors import EngineDeadError, InternalError, NotReadyError, OverloadedError
+from services.generator.engine.adapter_view import AdapterView
+from shared.errors import (
+    AdapterConflictError,
+    AdapterNotFoundError,
+    EngineDeadError,
+    ForbiddenError,
+    InternalError,
+    InvalidRequestError,
+    NotReadyError,
+    OverloadedError,
+    ServiceError,
+)
 from shared.observability.logging import get_logger
 
 log = get_logger(__name__)
+
+_ERRORS: dict[str, type[ServiceError]] = {
+    error.code.value: error
+    for error in (InvalidRequestError, AdapterNotFoundError, AdapterConflictError, OverloadedError)
+}
+"""What an adapter command may be refused with."""
 
 
 class EngineState(StrEnum):
@@ -66,7 +87,13 @@ class EngineHandle:
         self.is_ready = asyncio.Event()
         self.ready_at: float | None = None
         self.stats = EngineStats()
-        self.adapters: dict[str, AdapterInfo] = {}
+        self.adapter_view = AdapterView()
+        self._calls: dict[int, asyncio.Future[AdapterAnswer]] = {}
+
+    @property
+    def adapters(self) -> Mapping[str, AdapterState]:
+        """What requests may name, by name."""
+        return self.adapter_view.current
 
     @property
     def num_requests(self) -> int:
@@ -78,6 +105,7 @@ class EngineHandle:
         self.state = EngineState.LOADING
         self.is_ready.clear()
         self.ready_at = None
+        self.adapter_view = AdapterView()
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, self._frontend_id.encode())
@@ -100,6 +128,9 @@ class EngineHandle:
         for waiter in self._waiters.values():
             waiter.put_nowait(None)
         self._waiters.clear()
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(EngineDeadError("The engine stopped before it answered"))
 
     def reset_prefix_cache(self) -> None:
         """Forget the content of all KV blocks; running requests keep theirs.
@@ -109,6 +140,26 @@ class EngineHandle:
         """
         self.check_open()
         self._send(ResetPrefixCache())
+
+    async def change_adapter(self, make: Callable[[int], AdapterCommand]) -> AdapterAnswer:
+        """Send the command that `make` makes of a call's id, and wait for the answer.
+
+        Raises:
+            ServiceError: the engine refuses it, or there is none, or it takes no adapters.
+        """
+        self.check_open()
+        if self.adapter_view.bank is None:
+            raise ForbiddenError("The service was started without --lora-root, so it takes no adapters")
+        call_id = next(self._ids)
+        self._calls[call_id] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(make(call_id))
+            answer = await self._calls[call_id]
+        finally:
+            del self._calls[call_id]
+        if answer.error is not None:
+            raise _ERRORS.get(answer.error, InternalError)(answer.problem, param=answer.param)
+        return answer
 
     def shutdown(self) -> None:
         """Ask the engine to stop."""
@@ -170,12 +221,18 @@ class EngineHandle:
                 self.state = EngineState.READY
                 self.is_ready.set()
                 self.ready_at = time.monotonic()
-                self.adapters = {info.name: info for info in event.adapters}
+                self.adapter_view.bank = event.bank
                 log.info("engine_ready", num_blocks=event.num_blocks, block_size=event.block_size)
             case StepEvents():
                 self.stats = event.stats
                 for token_event in event.tokens:
                     self._deliver(token_event)
+            case AdapterChanges():
+                self.adapter_view.take(event)
+            case AdapterAnswer():
+                call = self._calls.get(event.call_id)
+                if call is not None and not call.done():
+                    call.set_result(event)
             case Refused():
                 raise InternalError(f"the engine refused this process: {event.reason}")
 
@@ -188,6 +245,7 @@ class TokenStream:
         self._request_id = request_id
         self._waiter = waiter
         self._is_over = False
+        self._peeked: TokenEvent | None = None
 
     def __aiter__(self) -> Self:
         return self
@@ -198,6 +256,9 @@ class TokenStream:
         Raises:
             EngineDeadError: the engine stopped while it worked on this.
         """
+        if self._peeked is not None:
+            event, self._peeked = self._peeked, None
+            return event
         if self._is_over:
             raise StopAsyncIteration
         events = [await self._waiter.get()]
@@ -208,6 +269,11 @@ class TokenStream:
         if not alive or (self._is_over and alive[-1].finish_reason is None):
             raise EngineDeadError("The engine stopped while it worked on this request")
         return _merged(alive)
+
+    async def peek(self) -> TokenEvent:
+        """The next event, which stays to be read; the same errors."""
+        self._peeked = await anext(self)
+        return self._peeked
 
     async def aclose(self) -> None:
         """Give the request up; aborts it unless it has ended."""
@@ -227,4 +293,6 @@ def _merged(events: list[TokenEvent]) -> TokenEvent:
         next((event.num_cached_tokens for event in events if event.num_cached_tokens is not None), None),
         logprobs=logprobs or None,
         prompt_logprobs=prompt_logprobs or None,
+        adapter_digest=next((event.adapter_digest for event in events if event.adapter_digest is not None), None),
+        problem=events[-1].problem,
     )

@@ -8,6 +8,7 @@ First come, first served; a preempted sequence goes back to the head of the queu
 from collections import deque
 from collections.abc import Iterable
 
+from services.generator.core.adapter_version import AdapterVersion
 from services.generator.core.block_keys import PrefixSalt
 from services.generator.core.messages import EngineStats, TokenEvent, TokenLogprob
 from services.generator.core.plan import IntArray, StepPlan, StepResult
@@ -61,6 +62,11 @@ class Scheduler:
         """Whether some sequence is not finished, or something planned is not committed."""
         return len(self._queues) > 0 or len(self._in_flight) > 0
 
+    @property
+    def now_ms(self) -> int:
+        """What deadlines and waits are measured with."""
+        return self._clock()
+
     def submit(self, request: Request) -> FinishReason | None:
         """Queue a request; answers a reason where it can never run, and None where it waits."""
         num_tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
@@ -73,8 +79,7 @@ class Scheduler:
             return FinishReason.NO_ADAPTER
         if request.sampling.grammar is not None and self._grammars is None:
             return FinishReason.ERROR
-        kv_digest = None if adapter is None else adapter.kv_digest
-        sequence = Sequence(request, adapter=adapter, salt=PrefixSalt(kv_digest, request.cache_salt))
+        sequence = Sequence(request, adapter=adapter, salt=PrefixSalt(cache_salt=request.cache_salt))
         self._queues.accept(sequence)
         self._deadlines.note(request)
         return None
@@ -96,6 +101,25 @@ class Scheduler:
             events.append((sequence.request.frontend_id, event))
         return events
 
+    def end_waiting(self, adapter: AdapterVersion, problem: str) -> list[tuple[str, TokenEvent]]:
+        """End the requests that wait for an adapter that cannot be read; answers (frontend_id, event) for each."""
+        events = []
+        for sequence in self._queues.not_running:
+            if sequence.adapter is adapter and not sequence.has_lease:
+                self._queues.finish(sequence)
+                event = TokenEvent(sequence.request.request_id, [], FinishReason.BAD_ADAPTER, problem=problem)
+                events.append((sequence.request.frontend_id, event))
+        return events
+
+    def take_admitted(self) -> list[tuple[str, TokenEvent]]:
+        """Which adapters the requests got that were admitted since this was asked last."""
+        admitted, self._queues.admitted = self._queues.admitted, []
+        return [
+            (s.request.frontend_id, TokenEvent(s.request.request_id, [], adapter_digest=s.adapter.digest))
+            for s in admitted
+            if s.adapter is not None and s.status is not SequenceStatus.FINISHED
+        ]
+
     def schedule(self) -> StepPlan | None:
         """The next step, or None where nothing can run before the steps in flight are committed."""
         self._queues.queue_prepared()
@@ -110,7 +134,7 @@ class Scheduler:
                 self._admit(builder, budget)
         if builder.is_empty:
             return None
-        built = builder.build(self._adapters.take_copies())
+        built = builder.build(self._adapters.slots.take_copies())
         for sequence in built.sampled:
             sequence.num_pending += 1
         self._in_flight.append(built)
@@ -153,7 +177,7 @@ class Scheduler:
             logprob = None if result.logprobs is None else token_logprob(sequence.request, result.logprobs, index)
             event = self._record(sequence, token_id, logprob)
             events.append((sequence.request.frontend_id, event))
-        self._queues.release_retired(built.plan.step_id + 1)
+        self._release_read(built.plan.step_id + 1)
         return events
 
     def recover(self) -> list[tuple[str, TokenEvent]]:
@@ -170,10 +194,10 @@ class Scheduler:
                 sequence.num_scored_tokens -= num_scored
         self._in_flight.clear()
         self._kv_cache.reset_cache()
-        self._queues.release_retired(self._next_step_id)
+        self._release_read(self._next_step_id)
         for sequence in reversed(self._queues.running.copy()):
             self._queues.preempt(sequence)
-        self._adapters.forget_slots()
+        self._adapters.slots.forget_all()
         self._queues.suspects = deque(s for s in concerned if s.status is not SequenceStatus.FINISHED)
         if len(concerned) > 1 or not self._queues.suspects:
             return []
@@ -257,13 +281,13 @@ class Scheduler:
         while num_passed < len(waiting) and self._queues.has_free_row and budget > 0 and most != 0:
             sequence = waiting[num_passed]
             if not self._adapters.can_enter(sequence.adapter):
-                if sequence.blocked_since_ms is None:
-                    sequence.blocked_since_ms = self._clock()
+                self._pass_over(sequence)
                 num_passed += 1
                 continue
             most = None if most is None else most - 1
             if sequence.row is not None:
                 break  # preempted, and its old row and blocks are still read by a step in flight
+            _identify(sequence)
             self._kv_cache.attach_prefix(sequence)
             length = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
             if not self._kv_cache.grow(sequence, sequence.num_computed_tokens + length):
@@ -276,10 +300,19 @@ class Scheduler:
             self._add(builder, sequence, length, 0)
             budget -= length
 
+    def _pass_over(self, sequence: Sequence) -> None:
+        """Its adapter is on no slot, and none is free, or not even in host memory."""
+        if sequence.adapter is not None and not sequence.adapter.is_in_host:
+            self._adapters.host.want(sequence.adapter, self._clock())
+        elif sequence.blocked_since_ms is None:
+            sequence.blocked_since_ms = self._clock()
+
     def _add(self, builder: PlanBuilder, sequence: Sequence, length: int, num_old_blocks: int) -> None:
         """Plan `length` tokens; from here on they count as computed."""
         builder.add(sequence, length, num_old_blocks)
         sequence.last_step_id = self._next_step_id
+        if sequence.adapter is not None:
+            sequence.adapter.last_step_id = self._next_step_id
         sequence.num_computed_tokens += length
         self._kv_cache.publish(sequence)
 
@@ -288,7 +321,7 @@ class Scheduler:
 
         An adapter keeps its slot for `max_adapter_wait_ms` at least, so more adapters than slots take turns of that length.
         """
-        victim = self._adapters.longest_running() if self._adapters.is_full else None
+        victim = self._adapters.slots.longest_running() if self._adapters.is_full else None
         longest_blocked_ms = self._clock() - self._max_adapter_wait_ms
         if victim is None or victim.entered_ms > longest_blocked_ms:
             return
@@ -301,6 +334,11 @@ class Scheduler:
         self._queues.put_first(starving)
 
     # --- recording ---
+
+    def _release_read(self, oldest_step_id: int) -> None:
+        """Every step before `oldest_step_id` is over: what only they read is free."""
+        self._queues.release_retired(oldest_step_id)
+        self._adapters.settle(oldest_step_id)
 
     def _record(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> TokenEvent:
         """Append a committed token and end the sequence if it was the last."""
@@ -322,6 +360,16 @@ class Scheduler:
     def _fits_grammar(self, sequence: Sequence, token_id: int) -> bool:
         key = grammar_key(sequence)
         return key is None or self._grammars is None or self._grammars.accept(key, token_id)
+
+
+def _identify(sequence: Sequence) -> None:
+    """What its KV depends on is certain when it is admitted first: until then its adapter may be read anew, and be another."""
+    if sequence.adapter is None or sequence.has_lease:
+        return
+    salt = PrefixSalt(sequence.adapter.kv_digest, sequence.request.cache_salt)
+    if salt != sequence.salt:
+        sequence.salt = salt
+        sequence.block_keys.clear()
 
 
 def _stop_reason(sequence: Sequence, token_id: int) -> FinishReason | None:
