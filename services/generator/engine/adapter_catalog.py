@@ -50,39 +50,36 @@ class AdapterCatalog:
 
     def serve(self, name: str, place: AdapterPlace, adapter: PackedAdapter) -> AdapterVersion:
         """Serve what was just read, for which there is room in host memory."""
-        version = self._registry.find(name)
-        if version is not None and version.is_in_host:
-            self._registry.remove(name)  # requests that wait for it or run on it finish on it
-            version = None
-        version = version or self._registry.register(name)
-        return self.fill(version, place, adapter)
+        digest = adapter.digest.hex()
+        version = self._registry.add(name, adapter.kv_digest, digest=digest, num_bytes=adapter.num_bytes)
+        self._keep(version, place, adapter)
+        return version
 
-    def fill(self, version: AdapterVersion, place: AdapterPlace, adapter: PackedAdapter) -> AdapterVersion:
+    def fill(self, version: AdapterVersion, place: AdapterPlace, adapter: PackedAdapter) -> None:
         """The same for a version that was on disk alone."""
+        digest = adapter.digest.hex()
+        self._registry.fill(version, adapter.kv_digest, digest=digest, num_bytes=adapter.num_bytes)
+        self._keep(version, place, adapter)
+
+    def _keep(self, version: AdapterVersion, place: AdapterPlace, adapter: PackedAdapter) -> None:
+        self._free()  # an older content of the same version may be among what was evicted for it
         self._places[version] = place
         self._tensors[version.version_id] = adapter
         self._descriptions[version.version_id] = describe(version.name, place.folder, adapter.report)
-        digest = adapter.digest.hex()
-        self._registry.fill(version, adapter.kv_digest, digest=digest, num_bytes=adapter.num_bytes)
         for warning in adapter.warnings:
             log.warning("adapter_warning", name=version.name, warning=warning)
-        log.info("adapter_loaded", name=version.name, digest=digest[:12], max_rank=adapter.max_rank)
-        return version
+        log.info("adapter_loaded", name=version.name, digest=adapter.digest.hex()[:12], max_rank=adapter.max_rank)
 
     def move(self, version: AdapterVersion, place: AdapterPlace) -> None:
         """The same content was found elsewhere; it is read from there the next time."""
         self._places[version] = place
-
-    def forget(self, name: str) -> None:
-        """`name` is not served any more."""
-        self._registry.remove(name)
 
     def enter_scan(self, scan: Scan) -> None:
         """Serve what is below the roots, and nothing that is there no more."""
         for name in self._listed.keys() - scan.found.keys():
             version = self._registry.find(name)
             if version is not None and self._places[version] == self._listed[name].place:
-                self.forget(name)
+                self._registry.remove(name)
         self._listed = scan.found
         for name, found in scan.found.items():
             version = self._registry.find(name)
@@ -93,12 +90,15 @@ class AdapterCatalog:
 
     def tidy(self) -> None:
         """Free the host memory that the ledger has let go of; what is left of a name is then the folder below a root."""
-        for version_id in self._registry.take_freed():
-            del self._tensors[version_id]
+        self._free()
         for version in self._registry.take_gone():
             del self._places[version], self._descriptions[version.version_id]
             if version.name in self._listed and self._registry.find(version.name) is None:
                 self._list(version.name)
+
+    def _free(self) -> None:
+        for version_id in self._registry.take_freed():
+            del self._tensors[version_id]
 
     def _list(self, name: str) -> None:
         """Serve a folder below a root, unless requests still run on what had its name."""

@@ -164,7 +164,7 @@ class AdapterLifecycle:
                 f"{command.name!r} is in use by {version.num_requests} requests; with drain it is unloaded after them",
                 param="lora_name",
             )
-        self._catalog.forget(command.name)
+        self._registry.remove(command.name)
         is_gone = self._registry.is_gone(version)
         log.info("adapter_unloaded", name=command.name, is_draining=not is_gone)
         outcome = AdapterOutcome.UNLOADED if is_gone else AdapterOutcome.DRAINING

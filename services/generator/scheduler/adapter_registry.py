@@ -58,8 +58,10 @@ class AdapterRegistry:
         """
         version = self._newest.get(name)
         if version is not None and version.is_in_host:
+            was_pinned = version.is_pinned
             self._retire(version)
-            version = None
+            version = self.register(name)
+            version.is_pinned = was_pinned
         return self.fill(version or self.register(name), kv_digest, digest=digest, num_bytes=num_bytes)
 
     def fill(
