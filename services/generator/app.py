@@ -45,6 +45,7 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
     supervisor = EngineSupervisor(settings, handle)
     service = build_service(settings, handle)
     service.metrics.watch(lambda: handle.stats, num_restarts=lambda: supervisor.num_restarts)
+    service.metrics.watch_adapters(lambda: handle.adapter_view)
     if settings.ignore_unknown_fields:
         log.warning("unknown_fields_are_ignored")
 

@@ -154,6 +154,8 @@ class GeneratorSettings(ModelSettings):
 
     def bearer_keys(self, path: str) -> tuple[SecretStr, ...] | None:
         """Calls that change the server take the admin key only; without one they are closed."""
+        if path in ADAPTER_PATHS and not self.allow_runtime_lora:
+            return super().bearer_keys(path)  # it says itself that it is closed
         if path in ADMIN_PATHS:
             return () if self.admin_api_key is None else (self.admin_api_key,)
         return super().bearer_keys(path)

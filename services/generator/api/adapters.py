@@ -10,9 +10,9 @@ from typing import Annotated, Protocol
 import msgspec
 from fastapi import APIRouter, Depends, Response
 
+from services.generator.core.adapter_view import AdapterView
 from services.generator.core.adapters import AdapterState
 from services.generator.core.messages import AdapterAnswer, AdapterCommand, LoadAdapter, PinAdapter, UnloadAdapter
-from services.generator.engine.adapter_view import AdapterView
 from shared.contracts.adapters import (
     AdapterBank,
     AdapterEntry,
@@ -46,38 +46,36 @@ def adapters_router(engine: AdapterEngine, *, allows_changes: bool) -> APIRouter
     """The routes over `engine`."""
     router = APIRouter()
 
+    async def check_open() -> None:
+        if not allows_changes:
+            raise ForbiddenError("Adapters do not change here: the service was started without --allow-runtime-lora")
+
+    changes = [Depends(check_open)]
+
     @router.get("/v1/adapters")
     async def adapters() -> Response:
         return json_response(_list(engine.adapter_view))
 
-    @router.post("/v1/load_lora_adapter", openapi_extra=body_schema(LoadAdapterRequest))
+    @router.post("/v1/load_lora_adapter", openapi_extra=body_schema(LoadAdapterRequest), dependencies=changes)
     async def load(body: Annotated[LoadAdapterRequest, Depends(json_body(LoadAdapterRequest))]) -> Response:
-        _check_open(allows_changes)
         is_dry_run, may_replace = bool(body.dry_run), body.load_inplace is not False
         answer = await engine.change_adapter(
             lambda call_id: LoadAdapter(call_id, body.lora_name, body.lora_path, is_dry_run, may_replace)
         )
         return json_response(_loaded(body.lora_name, answer))
 
-    @router.post("/v1/unload_lora_adapter", openapi_extra=body_schema(UnloadAdapterRequest))
+    @router.post("/v1/unload_lora_adapter", openapi_extra=body_schema(UnloadAdapterRequest), dependencies=changes)
     async def unload(body: Annotated[UnloadAdapterRequest, Depends(json_body(UnloadAdapterRequest))]) -> Response:
-        _check_open(allows_changes)
         answer = await engine.change_adapter(lambda call_id: UnloadAdapter(call_id, body.lora_name, bool(body.drain)))
         return json_response(_status(body.lora_name, answer))
 
-    @router.post("/v1/pin_lora_adapter", openapi_extra=body_schema(PinAdapterRequest))
+    @router.post("/v1/pin_lora_adapter", openapi_extra=body_schema(PinAdapterRequest), dependencies=changes)
     async def pin(body: Annotated[PinAdapterRequest, Depends(json_body(PinAdapterRequest))]) -> Response:
-        _check_open(allows_changes)
         is_pinned = body.pinned is not False
         answer = await engine.change_adapter(lambda call_id: PinAdapter(call_id, body.lora_name, is_pinned))
         return json_response(_status(body.lora_name, answer))
 
     return router
-
-
-def _check_open(allows_changes: bool) -> None:
-    if not allows_changes:
-        raise ForbiddenError("Adapters cannot be changed here: the service was started without --allow-runtime-lora")
 
 
 def _list(view: AdapterView) -> AdapterList:

@@ -16,6 +16,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from services.generator.core.adapter_view import AdapterView
 from services.generator.core.adapters import AdapterState
 from services.generator.core.messages import (
     Abort,
@@ -35,7 +36,6 @@ from services.generator.core.messages import (
     TokenEvent,
 )
 from services.generator.core.request import Request, RequestOptions, SamplingParams
-from services.generator.engine.adapter_view import AdapterView
 from shared.errors import (
     AdapterConflictError,
     AdapterNotFoundError,

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from services.generator.core.adapter_view import AdapterView
 from services.generator.core.adapters import AdapterDescription, BankContract
 from services.generator.core.messages import AdapterAnswer, AdapterChanges, LoadAdapter, PinAdapter, UnloadAdapter
 from services.generator.core.request import FinishReason
@@ -13,7 +14,6 @@ from services.generator.engine.adapter_lifecycle import AdapterLifecycle
 from services.generator.engine.adapter_loader import AdapterPlace
 from services.generator.engine.adapter_scanner import FoundAdapter, Scan
 from services.generator.engine.adapter_snapshots import AdapterSnapshots
-from services.generator.engine.adapter_view import AdapterView
 from services.generator.scheduler.adapter_registry import AdapterRegistry
 from services.generator.scheduler.eviction import EvictionOrder
 from tests.fakes.fake_adapters import NUM_BYTES, AdapterRunner, FakeLoader, content_of
