@@ -24,6 +24,7 @@ from shared.observability.logging import configure_logging
 from tests.generator.conftest import save_tiny_llama
 
 NUM_SLOTS = 16
+NUM_ROWS = 16
 NUM_CLIENTS = 32
 NUM_TOKENS = 32
 NUM_PROMPT_TOKENS = 16
@@ -52,7 +53,7 @@ class Load:
         self._rng = random.Random(seed)
 
     def closed(self, names: list[str], weights: list[float], num_requests: int) -> Measured:
-        """As many clients as rows, each with its next request as soon as the last one is answered."""
+        """Twice as many clients as rows, each with its next request as soon as the last one is answered."""
 
         async def run() -> Measured:
             todo = iter(self._rng.choices(names, cum_weights=list(accumulate(weights)), k=num_requests))
@@ -111,6 +112,7 @@ def main() -> None:
             model=str(base),
             num_threads=1,
             lora_root=[str(root)],
+            max_num_seqs=NUM_ROWS,
             max_loras=NUM_SLOTS,
             max_lora_rank=8,
             lora_max_wait=TURN_S,
