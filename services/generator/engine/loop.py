@@ -127,7 +127,7 @@ class EngineLoop(Generic[Launched]):
         if shed := self._scheduler.shed():
             self._publish(group_by_frontend(shed))
         plan = self._scheduler.schedule()
-        if admitted := self._scheduler.take_admitted():
+        if admitted := self._scheduler.admission.take_admitted():
             self._publish(group_by_frontend(admitted))
         if plan is not None:
             self._launch(plan)
@@ -149,7 +149,7 @@ class EngineLoop(Generic[Launched]):
             return
         turn = self._adapters.turn(self._scheduler.now_ms, is_idle=not self._scheduler.has_work)
         for version, problem in turn.failed:
-            self._publish(group_by_frontend(self._scheduler.end_waiting(version, problem)))
+            self._publish(group_by_frontend(self._scheduler.admission.end_waiting(version, problem)))
         if turn.changes is not None:
             for frontend_id in self._frontend_ids:
                 self._transport.send(frontend_id, turn.changes)

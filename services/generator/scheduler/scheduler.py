@@ -8,13 +8,13 @@ First come, first served; a preempted sequence goes back to the head of the queu
 from collections import deque
 from collections.abc import Iterable
 
-from services.generator.core.adapter_version import AdapterVersion
 from services.generator.core.block_keys import PrefixSalt
 from services.generator.core.messages import EngineStats, TokenEvent, TokenLogprob
 from services.generator.core.plan import IntArray, StepPlan, StepResult
 from services.generator.core.request import FinishReason, Request
 from services.generator.core.sequence import Sequence, SequenceStatus
 from services.generator.core.specs import SchedulerLimits
+from services.generator.scheduler.adapter_admission import AdapterAdmission, identify
 from services.generator.scheduler.adapter_registry import AdapterRegistry
 from services.generator.scheduler.deadlines import Clock, Deadlines, unix_ms
 from services.generator.scheduler.grammars import GrammarManager, RequestKey
@@ -34,6 +34,9 @@ class Scheduler:
         max_adapter_wait_ms: how long a sequence waits for a slot of the bank before others are preempted for it, which is
             also how long those keep theirs.
         clock: what deadlines and waits are measured with.
+
+    Attributes:
+        admission: what adapters mean for those that wait.
     """
 
     def __init__(
@@ -50,9 +53,9 @@ class Scheduler:
         self._kv_cache = kv_cache
         self._grammars = grammars
         self._adapters = adapters or AdapterRegistry(0)
-        self._max_adapter_wait_ms = max_adapter_wait_ms
         self._clock = clock
         self._queues = SequenceQueues(limits.max_num_seqs, kv_cache, grammars, self._adapters, clock)
+        self.admission = AdapterAdmission(self._adapters, self._queues, clock, max_adapter_wait_ms)
         self._deadlines = Deadlines(clock)
         self._in_flight: deque[BuiltPlan] = deque()
         self._next_step_id = 0
@@ -101,25 +104,6 @@ class Scheduler:
             events.append((sequence.request.frontend_id, event))
         return events
 
-    def end_waiting(self, adapter: AdapterVersion, problem: str) -> list[tuple[str, TokenEvent]]:
-        """End the requests that wait for an adapter that cannot be read; answers (frontend_id, event) for each."""
-        events = []
-        for sequence in self._queues.not_running:
-            if sequence.adapter is adapter and not sequence.has_lease:
-                self._queues.finish(sequence)
-                event = TokenEvent(sequence.request.request_id, [], FinishReason.BAD_ADAPTER, problem=problem)
-                events.append((sequence.request.frontend_id, event))
-        return events
-
-    def take_admitted(self) -> list[tuple[str, TokenEvent]]:
-        """Which adapters the requests got that were admitted since this was asked last."""
-        admitted, self._queues.admitted = self._queues.admitted, []
-        return [
-            (s.request.frontend_id, TokenEvent(s.request.request_id, [], adapter_digest=s.adapter.digest))
-            for s in admitted
-            if s.adapter is not None and s.status is not SequenceStatus.FINISHED
-        ]
-
     def schedule(self) -> StepPlan | None:
         """The next step, or None where nothing can run before the steps in flight are committed."""
         self._queues.queue_prepared()
@@ -127,7 +111,7 @@ class Scheduler:
         if self._queues.suspects:
             self._schedule_suspect(builder)
         else:
-            self._make_room_for_adapters()
+            self.admission.make_room()
             budget = self._limits.max_num_batched_tokens
             budget, has_shortage = self._schedule_running(builder, list(self._queues.running), budget)
             if not has_shortage:
@@ -281,13 +265,13 @@ class Scheduler:
         while num_passed < len(waiting) and self._queues.has_free_row and budget > 0 and most != 0:
             sequence = waiting[num_passed]
             if not self._adapters.can_enter(sequence.adapter):
-                self._pass_over(sequence)
+                self.admission.pass_over(sequence)
                 num_passed += 1
                 continue
             most = None if most is None else most - 1
             if sequence.row is not None:
                 break  # preempted, and its old row and blocks are still read by a step in flight
-            _identify(sequence)
+            identify(sequence)
             self._kv_cache.attach_prefix(sequence)
             length = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
             if not self._kv_cache.grow(sequence, sequence.num_computed_tokens + length):
@@ -300,13 +284,6 @@ class Scheduler:
             self._add(builder, sequence, length, 0)
             budget -= length
 
-    def _pass_over(self, sequence: Sequence) -> None:
-        """Its adapter is on no slot, and none is free, or not even in host memory."""
-        if sequence.adapter is not None and not sequence.adapter.is_in_host:
-            self._adapters.host.want(sequence.adapter, self._clock())
-        elif sequence.blocked_since_ms is None:
-            sequence.blocked_since_ms = self._clock()
-
     def _add(self, builder: PlanBuilder, sequence: Sequence, length: int, num_old_blocks: int) -> None:
         """Plan `length` tokens; from here on they count as computed."""
         builder.add(sequence, length, num_old_blocks)
@@ -315,23 +292,6 @@ class Scheduler:
             sequence.adapter.last_step_id = self._next_step_id
         sequence.num_computed_tokens += length
         self._kv_cache.publish(sequence)
-
-    def _make_room_for_adapters(self) -> None:
-        """Preempt the rows of one resident adapter for a sequence that has waited too long for a slot.
-
-        An adapter keeps its slot for `max_adapter_wait_ms` at least, so more adapters than slots take turns of that length.
-        """
-        victim = self._adapters.slots.longest_running() if self._adapters.is_full else None
-        longest_blocked_ms = self._clock() - self._max_adapter_wait_ms
-        if victim is None or victim.entered_ms > longest_blocked_ms:
-            return
-        blocked = ((s.blocked_since_ms, s) for s in self._queues.waiting if s.blocked_since_ms is not None)
-        since_ms, starving = min(blocked, key=lambda item: item[0], default=(None, None))
-        if since_ms is None or starving is None or since_ms > longest_blocked_ms:
-            return
-        for sequence in [s for s in reversed(self._queues.running) if s.adapter is victim]:
-            self._queues.preempt(sequence)
-        self._queues.put_first(starving)
 
     # --- recording ---
 
@@ -360,16 +320,6 @@ class Scheduler:
     def _fits_grammar(self, sequence: Sequence, token_id: int) -> bool:
         key = grammar_key(sequence)
         return key is None or self._grammars is None or self._grammars.accept(key, token_id)
-
-
-def _identify(sequence: Sequence) -> None:
-    """What its KV depends on is certain when it is admitted first: until then its adapter may be read anew, and be another."""
-    if sequence.adapter is None or sequence.has_lease:
-        return
-    salt = PrefixSalt(sequence.adapter.kv_digest, sequence.request.cache_salt)
-    if salt != sequence.salt:
-        sequence.salt = salt
-        sequence.block_keys.clear()
 
 
 def _stop_reason(sequence: Sequence, token_id: int) -> FinishReason | None:
