@@ -9,6 +9,7 @@ from services.generator.core.adapter_view import AdapterView
 from services.generator.core.adapters import AdapterDescription, BankContract
 from services.generator.core.messages import AdapterAnswer, AdapterChanges, LoadAdapter, PinAdapter, UnloadAdapter
 from services.generator.core.request import FinishReason
+from services.generator.engine import adapter_snapshots
 from services.generator.engine.adapter_catalog import AdapterCatalog
 from services.generator.engine.adapter_lifecycle import AdapterLifecycle
 from services.generator.engine.adapter_loader import AdapterPlace
@@ -18,8 +19,12 @@ from services.generator.scheduler.adapter_registry import AdapterRegistry
 from services.generator.scheduler.eviction import EvictionOrder
 from tests.fakes.fake_adapters import NUM_BYTES, AdapterRunner, FakeLoader, content_of
 from tests.fakes.fake_runner import solo_output
+from tests.fakes.recorder import record
 from tests.generator.test_adapter_registry import Clock
 from tests.generator.test_scheduler import VOCAB, Engine
+
+PREFIX = list(range(16))
+"""What many prompts begin with, so that KV of another content would be found if it was known by anything but content."""
 
 
 def found(name):
@@ -118,7 +123,7 @@ def act(rng, engine, names, contents):
         case 6:
             engine.disk.pop(name, None)
         case _:
-            tokens = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 30))]
+            tokens = [*PREFIX[: rng.randrange(17)], *(rng.randrange(VOCAB) for _ in range(rng.randint(1, 20)))]
             engine.submit(tokens, rng.randint(1, 12), adapter=rng.choice([None, name, name, name]))
 
 
@@ -259,6 +264,35 @@ def test_a_full_host_tier_refuses_a_load_and_lets_those_in_turn_that_waited_long
     engine.settle()
     assert engine.outputs[long] == engine.expected(long)
     assert engine.outputs[other] == engine.expected(other)
+
+
+def test_what_is_merely_waited_for_leaves_host_memory_for_what_was_wanted_too_long():
+    engine = LiveEngine(1, 1, {"a": 1, "b": 2}, max_num_seqs=1, max_len=1000, num_blocks=400)
+    engine.submit([1], 300)
+    first, second = (engine.submit([2], 2, adapter=name) for name in "ab")
+    engine.step()
+    engine.deliver()
+    engine.step()
+    engine.deliver()
+    assert [engine.registry.find(name).is_in_host for name in "ab"] == [True, False]
+    engine.clock.now_ms += 5_000
+    engine.step()
+    engine.deliver()
+    assert [engine.registry.find(name).is_in_host for name in "ab"] == [False, True]
+    engine.settle()
+    assert [engine.outputs[request] for request in (first, second)] == [engine.expected(first), engine.expected(second)]
+
+
+def test_activations_are_logged_and_slots_that_churn_for_long_are_a_warning(monkeypatch):
+    lines = record(monkeypatch, adapter_snapshots)
+    monkeypatch.setattr(adapter_snapshots, "CHURN_STEPS", 3)
+    engine = LiveEngine(1, 2, {"a": 1, "b": 2})
+    for name in "abab":
+        engine.submit([1], 1, adapter=name)
+        engine.settle()
+    activated = [(line["name"], line["slot"]) for line in lines if line["event"] == "adapter_activated"]
+    assert activated == [(name, 0) for name in "abab"]
+    assert [line["num_slots"] for line in lines if line["event"] == "adapter_slots_churn"] == [1]
 
 
 @pytest.mark.parametrize(("order", "kept"), [(EvictionOrder.LRU, {"b", "c"}), (EvictionOrder.LFU, {"a", "c"})])
