@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -21,7 +21,6 @@ from services.generator.core.messages import (
     Abort,
     AdapterAnswer,
     AdapterChanges,
-    AdapterCommand,
     Command,
     EngineReady,
     EngineStats,
@@ -35,27 +34,18 @@ from services.generator.core.messages import (
     TokenEvent,
 )
 from services.generator.core.request import Request, RequestOptions, SamplingParams
+from services.generator.engine.adapter_calls import AdapterCalls, MakeCommand
 from services.generator.engine.token_stream import TokenStream
 from shared.errors import (
-    AdapterConflictError,
-    AdapterNotFoundError,
     EngineDeadError,
     ForbiddenError,
     InternalError,
-    InvalidRequestError,
     NotReadyError,
     OverloadedError,
-    ServiceError,
 )
 from shared.observability.logging import get_logger
 
 log = get_logger(__name__)
-
-_ERRORS: dict[str, type[ServiceError]] = {
-    error.code.value: error
-    for error in (InvalidRequestError, AdapterNotFoundError, AdapterConflictError, OverloadedError)
-}
-"""What an adapter command may be refused with."""
 
 
 class EngineState(StrEnum):
@@ -88,7 +78,7 @@ class EngineHandle:
         self.ready_at: float | None = None
         self.stats = EngineStats()
         self.adapter_view = AdapterView()
-        self._calls: dict[int, asyncio.Future[AdapterAnswer]] = {}
+        self._adapter_calls = AdapterCalls(self._send)
 
     @property
     def adapters(self) -> Mapping[str, AdapterState]:
@@ -128,9 +118,7 @@ class EngineHandle:
         for waiter in self._waiters.values():
             waiter.put_nowait(None)
         self._waiters.clear()
-        for call in self._calls.values():
-            if not call.done():
-                call.set_exception(EngineDeadError("The engine stopped before it answered"))
+        self._adapter_calls.lose()
 
     def reset_prefix_cache(self) -> None:
         """Forget the content of all KV blocks; running requests keep theirs.
@@ -141,7 +129,7 @@ class EngineHandle:
         self.check_open()
         self._send(ResetPrefixCache())
 
-    async def change_adapter(self, make: Callable[[int], AdapterCommand]) -> AdapterAnswer:
+    async def change_adapter(self, make: MakeCommand) -> AdapterAnswer:
         """Send the command that `make` makes of a call's id, and wait for the answer.
 
         Raises:
@@ -150,16 +138,7 @@ class EngineHandle:
         self.check_open()
         if self.adapter_view.bank is None:
             raise ForbiddenError("The service was started without --lora-root, so it takes no adapters")
-        call_id = next(self._ids)
-        self._calls[call_id] = asyncio.get_running_loop().create_future()
-        try:
-            self._send(make(call_id))
-            answer = await self._calls[call_id]
-        finally:
-            del self._calls[call_id]
-        if answer.error is not None:
-            raise _ERRORS.get(answer.error, InternalError)(answer.problem, param=answer.param)
-        return answer
+        return await self._adapter_calls.call(make)
 
     def shutdown(self) -> None:
         """Ask the engine to stop."""
@@ -217,6 +196,7 @@ class EngineHandle:
                 self.is_ready.set()
                 self.ready_at = time.monotonic()
                 self.adapter_view.bank = event.bank
+                self._adapter_calls.restore()
                 log.info("engine_ready", num_blocks=event.num_blocks, block_size=event.block_size)
             case StepEvents():
                 self.stats = event.stats
@@ -225,8 +205,6 @@ class EngineHandle:
             case AdapterChanges():
                 self.adapter_view.take(event)
             case AdapterAnswer():
-                call = self._calls.get(event.call_id)
-                if call is not None and not call.done():
-                    call.set_result(event)
+                self._adapter_calls.take(event)
             case Refused():
                 raise InternalError(f"the engine refused this process: {event.reason}")
