@@ -220,10 +220,12 @@ class AdapterLifecycle:
 
     def _finish_wanted(self, result: ReadResult, version: AdapterVersion) -> None:
         self._registry.give_up(version)
+        if version.is_in_host or self._registry.is_gone(version):
+            return  # it was loaded by a command meanwhile, or nobody wants it any more
         if isinstance(result.outcome, ServiceError):
             log.warning("adapter_unreadable", name=version.name, reason=str(result.outcome))
             self._turn.failed.append((version, str(result.outcome)))
-        elif not version.is_in_host and not self._registry.is_gone(version):
+        else:
             self._catalog.fill(version, result.place, result.outcome)
 
     def _finish_call(self, result: ReadResult, command: LoadAdapter | PinAdapter) -> AdapterAnswer:

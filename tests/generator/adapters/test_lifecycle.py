@@ -319,3 +319,16 @@ def test_memory_is_freed_only_when_the_last_plan_that_reads_it_was_committed():
     engine.step()  # nothing is left to plan, so the plan in flight is committed, which looks at what it read
     assert engine.tensors == {}
     check_at_rest(engine)
+
+
+def test_a_folder_that_cannot_be_read_does_no_harm_once_its_name_was_loaded_from_elsewhere():
+    engine = LiveEngine(1, 2, {"a": 1})
+    del engine.disk["a"]
+    request = engine.submit([1], 3, adapter="a")
+    engine.step()
+    engine.disk["b"] = 2
+    engine.call(LoadAdapter, "a", "b")
+    engine.loader.jobs.reverse()
+    engine.deliver()
+    engine.settle()
+    assert (engine.ends[request], content_of(engine.digests[request])) == ([FinishReason.LENGTH], 2)
