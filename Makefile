@@ -100,6 +100,7 @@ bench: $(VENV)/.dev models ## run the CPU benchmarks
 	$(VPY) -m benchmarks.serving.chat
 	$(VPY) -m benchmarks.serving.adapters
 	$(VPY) -m benchmarks.serving.embeddings
+	$(VPY) -m benchmarks.serving.rerank
 	$(VPY) -m benchmarks.serving.gateway
 	$(VPY) -m benchmarks.serving.memory
 

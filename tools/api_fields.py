@@ -24,7 +24,8 @@ from shared.contracts.conversation import ChatMessage, FunctionCall, TextPart, T
 from shared.contracts.embeddings import EmbeddingRequest
 from shared.contracts.fields import Only, Standing, standing
 from shared.contracts.generation import StreamOptions
-from shared.contracts.rerank import RerankDocument, RerankRequest
+from shared.contracts.rerank import RerankDocument, RerankRequest, TeiRerankRequest
+from shared.contracts.score import ClassifyRequest, ScoreRequest
 from shared.contracts.structured import JsonSchema, ResponseFormat, StructuredOutputs
 from shared.contracts.tokenize import DetokenizeRequest, TokenizeRequest
 from shared.contracts.wire import WireModel
@@ -41,6 +42,9 @@ ENDPOINTS: dict[str, type[WireModel]] = {
     "/v1/pin_lora_adapter": PinAdapterRequest,
     "/v1/embeddings": EmbeddingRequest,
     "/v1/rerank, /rerank, /v2/rerank": RerankRequest,
+    "/rerank, /v1/rerank, /v2/rerank": TeiRerankRequest,
+    "/score": ScoreRequest,
+    "/classify": ClassifyRequest,
 }
 OBJECTS: tuple[type[WireModel], ...] = (
     ChatMessage,

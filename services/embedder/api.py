@@ -11,11 +11,13 @@ from services.embedder.prepare import prepare_inputs
 from services.embedder.render import render_embeddings
 from shared.contracts.embeddings import EmbeddingRequest, EmbeddingUsage
 from shared.http.body import body_schema, json_body
+from shared.http.deadline import seconds_left
 from shared.http.disconnect import until_disconnect
-from shared.http.encoder_handle import EncoderHandle
+from shared.http.encoder_handle import Encoded, EncoderHandle
+from shared.text.preparer import TextPreparer
 
 
-def embeddings_router(handle: EncoderHandle) -> APIRouter:
+def embeddings_router(handle: EncoderHandle[TextPreparer]) -> APIRouter:
     """`POST /v1/embeddings`."""
     router = APIRouter()
 
@@ -24,15 +26,21 @@ def embeddings_router(handle: EncoderHandle) -> APIRouter:
         http: Request, request: Annotated[EmbeddingRequest, Depends(json_body(EmbeddingRequest))]
     ) -> Response:
         handle.check_model(request.model)
-        body = await until_disconnect(http, _embed(handle, request))
+        time_left_s = seconds_left(http.headers)
+        body = await until_disconnect(http, _embed(handle, request), timeout_s=time_left_s)
         return Response(body, media_type="application/json")
 
     return router
 
 
-async def _embed(handle: EncoderHandle, request: EmbeddingRequest) -> bytes:
-    rows, num_tokens = await handle.encode(lambda preparer: prepare_inputs(request, preparer))
-    usage = EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens)
-    return await handle.off_loop(
-        lambda: render_embeddings(rows, request.encoding_format or "float", handle.name, usage)
-    )
+async def _embed(handle: EncoderHandle[TextPreparer], request: EmbeddingRequest) -> bytes:
+    encoded = await handle.encode(lambda preparer: prepare_inputs(request, preparer))
+    return await handle.off_loop(lambda: _render(handle, request, encoded))
+
+
+def _render(handle: EncoderHandle[TextPreparer], request: EmbeddingRequest, encoded: Encoded) -> bytes:
+    rows = encoded.rows
+    if request.dimensions is not None:
+        rows = handle.preparer.vectors.cut(rows, request.dimensions)
+    usage = EmbeddingUsage(prompt_tokens=encoded.num_tokens, total_tokens=encoded.num_tokens)
+    return render_embeddings(rows, request.encoding_format or "float", handle.name, usage, encoded.cut)

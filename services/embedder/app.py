@@ -11,15 +11,16 @@ from services.embedder.settings import EmbedderSettings
 from shared.http.app import make_app
 from shared.http.encoder_handle import EncoderHandle, EncoderModel
 from shared.http.lifecycle import Lifecycle
+from shared.text.preparer import TextPreparer
 
 
 def make_embedder_app(settings: EmbedderSettings, lifecycle: Lifecycle) -> FastAPI:
     """The application; its model is loaded while it runs."""
 
-    def load() -> EncoderModel:
+    def load() -> EncoderModel[TextPreparer]:
         from shared.modeling.text_encoder import load_text_encoder  # brings torch in
 
-        return load_text_encoder(settings)
+        return load_text_encoder(settings, is_matryoshka=settings.matryoshka)
 
     metrics = EmbedderMetrics()
     handle = EncoderHandle(settings, "embed", load, metrics.batches, lifecycle)

@@ -3,12 +3,25 @@
 Called by `api`. Must not import torch.
 """
 
-from shared.contracts.embeddings import MAX_INPUTS, EmbeddingRequest
+from collections.abc import Mapping
+
+from shared.contracts.embeddings import MAX_INPUTS, EmbeddingRequest, InputType
 from shared.errors import InvalidRequestError
-from shared.text.preparer import TextPreparer
+from shared.text.preparer import Prepared, TextPreparer
+from shared.text.prompts import InputKind
+
+_KINDS: Mapping[InputType | None, InputKind] = {
+    None: "text",
+    "query": "query",
+    "search_query": "query",
+    "document": "document",
+    "passage": "document",
+    "search_document": "document",
+}
+_PROMPT_FIELDS = ("prompt_name", "input_type", "instruction")
 
 
-def prepare_inputs(request: EmbeddingRequest, preparer: TextPreparer) -> list[list[int]]:
+def prepare_inputs(request: EmbeddingRequest, preparer: TextPreparer) -> Prepared[list[int]]:
     """One sequence for each input.
 
     Raises:
@@ -20,9 +33,26 @@ def prepare_inputs(request: EmbeddingRequest, preparer: TextPreparer) -> list[li
         raise InvalidRequestError("input is an empty list", param="input")
     if num_inputs > MAX_INPUTS:
         raise InvalidRequestError(f"input has {num_inputs} entries; the limit is {MAX_INPUTS}", param="input")
+    if request.dimensions is not None:
+        preparer.vectors.check(request.dimensions, param="dimensions")
+    prompt = _prompt(request, preparer, has_texts=bool(texts))
+    truncate = request.truncate or "none"
     if texts:
-        return preparer.from_texts(texts, kind="text", param="input")
-    return preparer.from_token_ids(sequences, param="input")
+        return preparer.from_texts(texts, prompt=prompt, param="input", truncate=truncate)
+    return preparer.from_token_ids(sequences, param="input", truncate=truncate)
+
+
+def _prompt(request: EmbeddingRequest, preparer: TextPreparer, *, has_texts: bool) -> str:
+    given = [name for name in _PROMPT_FIELDS if getattr(request, name) is not None]
+    if len(given) > 1:
+        raise InvalidRequestError(f"{' and '.join(given)} each choose a prompt; send one of them", param=given[1])
+    if given and not has_texts:
+        raise InvalidRequestError(f"{given[0]} needs texts; nothing is put before token ids", param=given[0])
+    if request.instruction is not None:
+        return request.instruction
+    if request.prompt_name is not None:
+        return preparer.prompts.named(request.prompt_name, param="prompt_name")
+    return preparer.prompts.of_kind(_KINDS[request.input_type])
 
 
 def _split(request: EmbeddingRequest) -> tuple[list[str], list[list[int]]]:

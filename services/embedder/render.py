@@ -4,6 +4,7 @@ Called by `api`, off the event loop. The bytes are those of an `EmbeddingRespons
 """
 
 from base64 import b64encode
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,22 +14,27 @@ from shared.batching.model_thread import Rows
 from shared.contracts.embeddings import EmbeddingUsage, EncodingFormat
 
 
-def render_embeddings(rows: Rows, encoding_format: EncodingFormat, model: str, usage: EmbeddingUsage) -> bytes:
+def render_embeddings(
+    rows: Rows,
+    encoding_format: EncodingFormat,
+    model: str,
+    usage: EmbeddingUsage,
+    truncated: Sequence[int] = (),
+) -> bytes:
     """JSON of the whole answer.
 
     Args:
         rows: [S, N] float32, in the order of the inputs.
         encoding_format: a list of floats, or base64 of little-endian float32.
+        truncated: indexes of the inputs that lost an end.
     """
     items = b",".join(
         b'{"object":"embedding","index":%d,"embedding":%s}' % (index, vector)
         for index, vector in enumerate(_vectors(rows, encoding_format))
     )
-    head, tail = (
-        b'{"object":"list","data":[',
-        b'],"model":%s,"usage":%s}' % (to_json(model), usage.model_dump_json().encode()),
-    )
-    return head + items + tail
+    rest = b'"model":%s,"usage":%s' % (to_json(model), usage.model_dump_json().encode())
+    cut = b',"truncated":%s' % to_json(list(truncated)) if truncated else b""
+    return b'{"object":"list","data":[' + items + b"]," + rest + cut + b"}"
 
 
 def _vectors(rows: Rows, encoding_format: EncodingFormat) -> list[bytes]:

@@ -15,3 +15,8 @@ class EmbedderSettings(EncoderSettings):
     model_config = settings_config("embedder")
 
     port: int = Field(8002, ge=0, le=65535, description="TCP port to listen on; 0 for any free one.")
+    matryoshka: bool = Field(
+        False,
+        description="Let requests cut vectors to any length (`dimensions`), where the folder does not say that it was trained "
+        "for that. Ask the model's card.",
+    )

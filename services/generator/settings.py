@@ -35,11 +35,11 @@ class GeneratorSettings(ModelSettings):
         le=4096,
         description="Sequences that run at once; more wait. Raise it on a GPU with memory for their KV.",
     )
-    max_num_batched_tokens: int = Field(
-        512,
+    max_num_batched_tokens: int | None = Field(
+        None,
         ge=16,
         description="Tokens in one step; a long prompt is cut into chunks of at most this size. More is faster for long "
-        "prompts and slower for those who wait for the step to end.",
+        "prompts and slower for those who wait for the step to end. 512 on a CPU and 8192 on a GPU unless given.",
     )
     max_queued_requests: int = Field(
         512, ge=0, description="Requests that may wait beyond those running; one more is answered 429."
@@ -110,11 +110,34 @@ class GeneratorSettings(ModelSettings):
     strict_adapter_base: bool = Field(
         False, description="Refuse adapters that name another base model, instead of a warning."
     )
-    block_size: int = Field(16, ge=1, le=256, description="Token positions in a KV block.")
-    num_gpu_blocks_override: int | None = Field(
-        None, ge=1, description="Number of KV blocks, instead of what fits into --kv-cache-memory-bytes."
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where the model runs; auto takes a GPU where torch finds one."
     )
-    kv_cache_memory_bytes: int = Field(2**30, ge=2**20, description="Memory for the KV cache in bytes, on a CPU.")
+    load_format: Literal["auto", "dummy"] = Field(
+        "auto", description="auto reads the folder's weights; dummy makes random ones, to measure speed without them."
+    )
+    gpu_memory_utilization: float = Field(
+        0.9,
+        gt=0,
+        le=1,
+        description="Share of the GPU's memory that this service may use; what is left over is KV cache.",
+    )
+    enforce_eager: bool = Field(
+        False,
+        description="On a GPU, launch every kernel of every step instead of replaying CUDA graphs; to find faults.",
+    )
+    attention_backend: Literal["auto", "reference", "triton"] = Field(
+        "auto",
+        description="Code that computes attention; auto takes triton on a GPU and reference, plain torch, on a CPU.",
+    )
+    kernel_backend: Literal["auto", "reference", "triton"] = Field(
+        "auto", description="Code that computes norms, activations and adapters; auto likewise."
+    )
+    block_size: int = Field(16, ge=1, le=256, description="Token positions in a KV block.")
+    num_gpu_blocks_override: int | None = Field(None, ge=1, description="Number of KV blocks, instead of what fits.")
+    kv_cache_memory_bytes: int = Field(
+        2**30, ge=2**20, description="Memory for the KV cache in bytes, on a CPU; a GPU is measured."
+    )
 
     @field_validator("lora")
     @classmethod

@@ -3,6 +3,8 @@
 Called by the routes of the embedder and the reranker through `encode`; lives on the event loop and owns a `ModelThread`.
 It decides what runs when and must not know what a row means. No torch here, and no lock: one queue in, one call out.
 
+A batch that fails is run again request by request, so that only the one at fault fails.
+
 A request's way: 1 it waits, bounded in tokens → 2 its sequences are taken with others of like length (`WaitingLine`) →
 3 the batch goes to the thread, one ahead of the running one where enough waits → 4 its rows go back into the request's
 order → 5 it is answered, once.
@@ -10,12 +12,15 @@ order → 5 it is answered, once.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
+
+import numpy as np
 
 from shared.batching.length_window import BatchLimits
-from shared.batching.model_thread import BatchModel, ModelThread, Outcome, Rows, TokenIds
+from shared.batching.model_thread import BatchModel, ModelThread, Outcome, Rows, Tokens
 from shared.batching.waiting_line import PendingRequest, WaitingItem, WaitingLine
 from shared.errors import EngineDeadError, InternalError, NotReadyError, OverloadedError, ServiceError
 
@@ -59,9 +64,9 @@ class _Batch:
         self.items = items
         self.live: list[WaitingItem] = []
 
-    def take_live(self) -> list[TokenIds]:
+    def take_live(self) -> list[Tokens]:
         self.live = [item for item in self.items if not item.request.answer.done()]
-        return [item.token_ids for item in self.live]
+        return [item.tokens for item in self.live]
 
     def requests(self) -> list[PendingRequest]:
         return list(dict.fromkeys(item.request for item in self.items))
@@ -96,6 +101,7 @@ class MicroBatcher(Generic[Model]):
         self._is_dead = False
         self._line = WaitingLine()
         self._running: list[_Batch] = []  # handed to the thread, oldest first
+        self._again: deque[_Batch] = deque()  # parts of failed batches, a request in each
         self._timer: asyncio.TimerHandle | None = None
         self._last_finish = 0.0
         self._last_num_requests = 0
@@ -141,7 +147,7 @@ class MicroBatcher(Generic[Model]):
         self._fail_all(NotReadyError("The service is shutting down", retry_after_s=1))
         await self._thread.stop(timeout_s)
 
-    async def encode(self, sequences: Sequence[TokenIds]) -> Rows:
+    async def encode(self, sequences: Sequence[Tokens]) -> Rows:
         """A row for each of `sequences`, none of them empty, in their order; cancelling it drops what has not run.
 
         Raises:
@@ -165,19 +171,23 @@ class MicroBatcher(Generic[Model]):
         if num_waiting > 0 and num_waiting + num_tokens > self._spec.max_queue_tokens:
             raise OverloadedError(
                 f"The queue is full: {num_waiting} of {self._spec.max_queue_tokens} tokens are waiting",
-                retry_after_s=min(60.0, num_waiting / self._tokens_per_s) if self._tokens_per_s else None,
+                retry_after_s=min(60.0, num_waiting / self._tokens_per_s) if self._tokens_per_s else 1,
             )
 
     def _pump(self) -> None:
         """Hand over what may run now: a batch for a free model, and one ahead for a busy one if it can be full."""
+        while self._again and len(self._running) < 2:
+            self._submit(self._again.popleft())
         while self._model is not None and len(self._line) > 0 and len(self._running) < 2:
             limits = BatchLimits(self._model.max_batch_tokens, self._spec.max_rows, self._spec.max_padding_share)
             is_enough = self._line.num_tokens >= limits.max_tokens
             if not is_enough and (self._running or self._hold()):
                 return
-            batch = _Batch(self._line.take(limits))
-            self._running.append(batch)
-            self._thread.submit(batch)
+            self._submit(_Batch(self._line.take(limits)))
+
+    def _submit(self, batch: _Batch) -> None:
+        self._running.append(batch)
+        self._thread.submit(batch)
 
     def _hold(self) -> bool:
         """Whether company is likely to come soon: the last batch, just before, had more clients than are waiting."""
@@ -202,12 +212,31 @@ class MicroBatcher(Generic[Model]):
         self._last_finish = time.perf_counter()
         self._last_num_requests = len(batch.requests())
         if outcome.error is not None:
-            self._fail(batch, outcome.error)
+            self._find_culprit(batch, outcome.error)
         elif outcome.rows is not None:
-            for item, row in zip(batch.live, outcome.rows, strict=True):
-                item.request.put(item.index, row)
+            self._hand_back(batch, outcome.rows)
             self._report(batch, outcome)
         self._pump()
+
+    def _hand_back(self, batch: _Batch, rows: Rows) -> None:
+        """Give each request its rows; one with a row that is no number gets an error, the others do not notice."""
+        are_numbers: np.ndarray[Any, np.dtype[np.bool_]] = np.all(np.isfinite(rows), axis=1)
+        for item, row, is_number in zip(batch.live, rows, are_numbers, strict=True):
+            if is_number:
+                item.request.put(item.index, row)
+            else:
+                item.request.fail(InternalError("The model's answer is no number; a wider --dtype may help"))
+                self._line.drop(item.request)
+
+    def _find_culprit(self, batch: _Batch, error: Exception) -> None:
+        """Fail the only request of `batch`; where there are several, run each alone."""
+        parts: dict[PendingRequest, list[WaitingItem]] = {}
+        for item in batch.items:
+            parts.setdefault(item.request, []).append(item)
+        if len(parts) == 1:
+            self._fail(batch, error)
+        else:
+            self._again.extend(_Batch(items) for items in parts.values())
 
     def _fail(self, batch: _Batch, error: Exception) -> None:
         told = error if isinstance(error, ServiceError) else InternalError("The model failed on this request's batch")
@@ -231,7 +260,7 @@ class MicroBatcher(Generic[Model]):
     def _fail_all(self, error: ServiceError) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for batch in self._running:
+        for batch in (*self._running, *self._again):
             self._fail(batch, error)
         for request in self._line.requests:
             request.fail(error)

@@ -9,7 +9,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -21,19 +21,20 @@ from shared.settings.errors import StartError
 
 log = get_logger(__name__)
 
-TokenIds = Sequence[int]
+Tokens = Sized
+"""One sequence; its length is in tokens. What else it is, only its model knows."""
 Rows = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class BatchModel(Protocol):
-    """What the thread can own: something that turns a batch of token ids into one row of numbers for each."""
+    """What the thread can own: something that turns a batch of sequences into one row of numbers for each."""
 
     @property
     def max_batch_tokens(self) -> int:
         """Tokens one forward may hold, padding included."""
         ...
 
-    def run(self, batch: Sequence[TokenIds]) -> Rows:
+    def run(self, batch: Sequence[Any]) -> Rows:
         """[len(batch), N] float32, in the order of `batch`, which is not empty."""
         ...
 
@@ -41,7 +42,7 @@ class BatchModel(Protocol):
 class Batch(Protocol):
     """What the thread runs."""
 
-    def take_live(self) -> list[TokenIds]:
+    def take_live(self) -> list[Tokens]:
         """The sequences somebody still waits for; called once, on the thread, just before the forward."""
         ...
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shared.batching.length_window import BatchLimits, choose_window
-from shared.batching.model_thread import Rows, TokenIds
+from shared.batching.model_thread import Rows, Tokens
 from shared.errors import InternalError
 
 
@@ -22,7 +22,7 @@ class PendingRequest:
 
     answer: asyncio.Future[Rows]
     submitted_at: float
-    sequences: Sequence[TokenIds]
+    sequences: Sequence[Tokens]
     num_left: int
     rows: Rows | None = None
 
@@ -51,7 +51,7 @@ class WaitingItem:
     is_waiting: bool = True
 
     @property
-    def token_ids(self) -> TokenIds:
+    def tokens(self) -> Tokens:
         """The sequence."""
         return self.request.sequences[self.index]
 

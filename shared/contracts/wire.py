@@ -4,7 +4,7 @@ Strict on purpose: `true` is not a number, `"3"` is not a number, NaN is not a n
 Must not know HTTP, routes or any one service.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,6 +15,9 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 ModelName = Annotated[str, Field(max_length=256)]
+
+TruncateSide = Literal["none", "start", "end"]
+"""Which end of a text that is too long is dropped; `none` refuses it."""
 
 
 class WireModel(BaseModel):

@@ -3,11 +3,13 @@
 Parsing from bytes lets pydantic refuse what Python's json module lets through: lone surrogates, NaN and bottomless nesting.
 """
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from shared.contracts.wire import WireModel
 from shared.errors import InvalidRequestError
@@ -34,6 +36,18 @@ def json_body(model: type[Model], *, ignores_unknown: bool = False) -> Callable[
             raise invalid_request_from(error.errors(include_input=False, include_url=False)) from None
 
     return read
+
+
+async def has_field(request: Request, name: str) -> bool:
+    """Whether the body is a JSON object with the field `name`, for routes that several kinds of client share."""
+    body = await request.body()
+    if json.dumps(name).encode() not in body:
+        return False
+    try:
+        content = from_json(body)
+    except ValueError:
+        return False  # the contract says what is wrong with it
+    return isinstance(content, dict) and name in content
 
 
 def body_schema(model: type[WireModel]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The client's deadline, header `X-Request-Deadline`: the unix time in milliseconds after which it no longer wants an answer.
 
-Read by the gateway, which ends a request that is too late, and with it the service's work, and passes the header on; and by the
-generator, which does not start what is too late.
+Read by the gateway, which ends a request that is too late, and with it the service's work, and passes the header on; by the
+generator, which does not start what is too late; and by the embedder and the reranker, which drop it.
 """
 
 import time

@@ -13,23 +13,30 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
+from shared.errors import DeadlineExceededError
+
 Result = TypeVar("Result")
 
 
-async def until_disconnect(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Await `work`; cancel it when the client of `request` is gone.
+async def until_disconnect(
+    request: Request, work: Coroutine[Any, Any, Result], *, timeout_s: float | None = None
+) -> Result:
+    """Await `work`; cancel it when the client of `request` is gone, or after `timeout_s`, where the client wants no answer more.
 
     The body must have been read before: the first message after it is the disconnect.
 
     Raises:
         ClientDisconnect: the client left first; nobody is there to be answered.
+        DeadlineExceededError: the time was over first.
     """
     worker = asyncio.create_task(work, name="request-work")
     listener = asyncio.create_task(_disconnected(request.receive), name="request-listen")
     try:
-        await asyncio.wait({worker, listener}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({worker, listener}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if worker.done():
             return worker.result()
+        if not done:
+            raise DeadlineExceededError("The deadline passed before the answer was there")
         raise ClientDisconnect
     finally:
         for task in (worker, listener):

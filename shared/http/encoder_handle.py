@@ -6,46 +6,60 @@ through the MicroBatcher and must not import torch.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from fastapi import APIRouter, FastAPI
 
 from shared.batching.metrics import BatchMetrics
 from shared.batching.micro_batcher import BatcherSpec, MicroBatcher
-from shared.batching.model_thread import BatchModel, Rows, TokenIds
+from shared.batching.model_thread import BatchModel, Rows
 from shared.contracts.models import ModelEntry, Task
 from shared.errors import ModelNotFoundError, OverloadedError
 from shared.http.app import Readiness
 from shared.http.lifecycle import Lifecycle
 from shared.http.model_list import model_list_router
 from shared.settings.encoder import EncoderSettings
-from shared.text.preparer import TextPreparer
+from shared.text.preparer import Prepared
 
 NUM_PREPARE_THREADS = 2
 
 Result = TypeVar("Result")
 
 
+class Preparer(Protocol):
+    """What a service's `prepare` makes sequences with; each service has its own."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest sequence, special tokens included."""
+        ...
+
+
+AnyPreparer = TypeVar("AnyPreparer", bound=Preparer)
+PreparerCo = TypeVar("PreparerCo", bound=Preparer, covariant=True)
+
+
 class Encoded(NamedTuple):
-    """Rows in the order of the prepared sequences, and how many tokens went through the model for them."""
+    """Rows in the order of the prepared sequences, how many tokens went through the model for them, and what was cut."""
 
     rows: Rows
     num_tokens: int
+    cut: tuple[int, ...]
 
 
-class EncoderModel(BatchModel, Protocol):
+class EncoderModel(BatchModel, Protocol[PreparerCo]):
     """A loaded model: the forward belongs to its thread, the preparer may be used by any."""
 
     @property
-    def preparer(self) -> TextPreparer:
+    def preparer(self) -> PreparerCo:
         """Tokenizer and limits."""
         ...
 
 
-class EncoderHandle:
+class EncoderHandle(Generic[AnyPreparer]):
     """Serves one model under one name.
 
     Args:
@@ -56,7 +70,7 @@ class EncoderHandle:
         self,
         settings: EncoderSettings,
         task: Task,
-        load: Callable[[], EncoderModel],
+        load: Callable[[], EncoderModel[AnyPreparer]],
         metrics: BatchMetrics,
         lifecycle: Lifecycle,
     ) -> None:
@@ -73,7 +87,7 @@ class EncoderHandle:
             max_queue_tokens=settings.max_queue_tokens,
             hold_s=settings.hold_ms / 1000,
         )
-        self._batcher: MicroBatcher[EncoderModel] = MicroBatcher(
+        self._batcher: MicroBatcher[EncoderModel[AnyPreparer]] = MicroBatcher(
             f"{task}-model", load, spec, on_batch=metrics.on_batch, on_dead=lifecycle.fail
         )
         metrics.queued_rows.set_function(lambda: self._batcher.num_waiting_rows)
@@ -104,7 +118,16 @@ class EncoderHandle:
         if name is not None and name != self.name:
             raise ModelNotFoundError(f"The model {name!r} is not served here; {self.name!r} is", param="model")
 
-    async def encode(self, prepare: Callable[[TextPreparer], Sequence[TokenIds]]) -> Encoded:
+    @property
+    def preparer(self) -> AnyPreparer:
+        """Of the loaded model.
+
+        Raises:
+            NotReadyError, EngineDeadError: there is no model (yet).
+        """
+        return self._batcher.model.preparer
+
+    async def encode(self, prepare: Callable[[AnyPreparer], Prepared[Any]]) -> Encoded:
         """Run `prepare` off the event loop, then its sequences through the model.
 
         Raises:
@@ -112,16 +135,16 @@ class EncoderHandle:
             OverloadedError: too many requests are inside already.
             ServiceError: what `prepare` or the model raised.
         """
-        preparer = self._batcher.model.preparer
+        preparer = self.preparer
         if self._num_requests >= self._max_requests:
             raise OverloadedError(f"{self._num_requests} requests are being served, the most allowed", retry_after_s=1)
         self._num_requests += 1
         try:
             started_at = time.perf_counter()
-            sequences = await self.off_loop(lambda: prepare(preparer))
-            num_tokens = sum(map(len, sequences))
+            prepared = await self.off_loop(lambda: prepare(preparer))
+            num_tokens = sum(map(len, prepared.sequences))
             self._metrics.on_prepared(num_tokens, time.perf_counter() - started_at)
-            return Encoded(await self._batcher.encode(sequences), num_tokens)
+            return Encoded(await self._batcher.encode(prepared.sequences), num_tokens, prepared.cut)
         finally:
             self._num_requests -= 1
 
@@ -134,5 +157,5 @@ class EncoderHandle:
         return model_list_router(lambda: [self._entry()])
 
     def _entry(self) -> ModelEntry:
-        max_tokens = self._batcher.model.preparer.max_tokens
+        max_tokens = self.preparer.max_tokens
         return ModelEntry(id=self.name, created=self._created, task=self._task, max_model_len=max_tokens)

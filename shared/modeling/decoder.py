@@ -48,12 +48,16 @@ class DecoderWeights:
     final_norm: Tensor
     head: Tensor
 
-    @property
-    def num_bytes(self) -> int:
-        """Memory of all tensors, a tied head counted once."""
+    def tensors(self) -> list[Tensor]:
+        """All tensors, a tied head once."""
         layers = [tensor for layer in self.layers for tensor in _tensors(layer)]
         different = {id(tensor): tensor for tensor in (self.embedding, *layers, self.final_norm, self.head)}
-        return sum(tensor.nbytes for tensor in different.values())
+        return list(different.values())
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors())
 
 
 def _tensors(layer: DecoderLayer) -> list[Tensor]:
@@ -64,15 +68,24 @@ def _tensors(layer: DecoderLayer) -> list[Tensor]:
 
 
 class DecoderOps(Protocol):
-    """What the decoder's user supplies for one step."""
+    """What the decoder's user supplies for one step; what is written out here is for users without kernels of their own."""
 
     def project(self, layer: int, group: str, linear: Linear, x: Tensor) -> Tensor:
         """`x` [T, in] to [T, out]; `group` is qkv, o, gate_up or down."""
         ...
 
-    def attend(self, layer: int, qkv: Tensor) -> Tensor:
-        """Rotate, remember and attend: [T, (Hq + 2 Hkv) D] to [T, Hq D]."""
+    def attend(self, index: int, layer: DecoderLayer, qkv: Tensor) -> Tensor:
+        """Normalise heads, rotate, remember and attend: [T, (Hq + 2 Hkv) D] to [T, Hq D]."""
         ...
+
+    def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """`residual` + `x`, all [T, C], and the norm of that sum; may change both of them."""
+        total = residual + x
+        return total, rms_norm(total, weight, eps)
+
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        """[T, 2 F] to [T, F]."""
+        return silu_and_mul(gate_up)
 
 
 def decoder_forward(weights: DecoderWeights, config: DecoderConfig, ops: DecoderOps, token_ids: Tensor) -> Tensor:
@@ -84,15 +97,14 @@ def decoder_forward(weights: DecoderWeights, config: DecoderConfig, ops: Decoder
         [T, hidden_size].
     """
     hidden = functional.embedding(token_ids, weights.embedding)  # [T, C]
-    for index, layer in enumerate(weights.layers):
-        x = rms_norm(hidden, layer.input_norm, config.norm_eps)
-        qkv = ops.project(index, "qkv", layer.qkv, x)
-        x = ops.attend(index, norm_heads(qkv, layer, config))
-        hidden = hidden + ops.project(index, "o", layer.o, x)
-        x = rms_norm(hidden, layer.post_norm, config.norm_eps)
-        x = silu_and_mul(ops.project(index, "gate_up", layer.gate_up, x))
-        hidden = hidden + ops.project(index, "down", layer.down, x)
-    return rms_norm(hidden, weights.final_norm, config.norm_eps)
+    next_norms = [layer.input_norm for layer in weights.layers[1:]] + [weights.final_norm]
+    x = rms_norm(hidden, weights.layers[0].input_norm, config.norm_eps)
+    for index, (layer, next_norm) in enumerate(zip(weights.layers, next_norms, strict=True)):
+        x = ops.attend(index, layer, ops.project(index, "qkv", layer.qkv, x))
+        hidden, x = ops.add_norm(hidden, ops.project(index, "o", layer.o, x), layer.post_norm, config.norm_eps)
+        x = ops.silu_and_mul(ops.project(index, "gate_up", layer.gate_up, x))
+        hidden, x = ops.add_norm(hidden, ops.project(index, "down", layer.down, x), next_norm, config.norm_eps)
+    return x
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -4,7 +4,7 @@ Called when a model is loaded. Memory is made once, fused, on the device; each t
 Fails on a missing, misshaped or unknown tensor, naming it, before any of that memory is made.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -20,26 +20,44 @@ from shared.settings.errors import ModelFolderError
 log = get_logger(__name__)
 
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
+_HEADS = (_HEAD, "score.weight")
 _IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)  # recomputed from the config
 
 Places = dict[str, Tensor]
 """Name of a tensor in the files → where it goes: a whole tensor of the decoder, or some rows of one."""
 
 
-def load_decoder(folder: Path, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> DecoderWeights:
+def load_decoder(
+    folder: Path, config: DecoderConfig, dtype: torch.dtype, device: torch.device, *, needs_head: bool = True
+) -> DecoderWeights:
     """Read all weights of the decoder in `folder` as `dtype` onto `device`.
 
+    Args:
+        needs_head: false leaves out whatever head there is and says in `head` that it is tied.
     Raises:
         ModelFolderError: a tensor is missing, has another shape than the config asks for, is quantised, or is unknown.
     """
     with WeightFiles(folder) as files:
         # Folders saved from the bare model, without its head, name everything without the first word.
         prefix = "" if _EMBEDDING in files else "model."
-        is_tied = config.has_tied_head and not _has_head_of_its_own(files, prefix)
+        is_tied = not needs_head or (config.has_tied_head and not _has_head_of_its_own(files, prefix))
         planned = _allocate(config, dtype, torch.device("meta"), is_tied=is_tied)
-        _check(files, _places(planned, config, files, prefix), config)
+        ignored = _HEADS if not needs_head else (_HEAD,) if config.has_tied_head else ()
+        _check(files, _places(planned, config, files, prefix), config.architecture, ignored)
         weights = _allocate(config, dtype, device, is_tied=is_tied)
         _copy(files, _places(weights, config, files, prefix))
+    return weights
+
+
+def make_random_decoder(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> DecoderWeights:
+    """Random weights of the right sizes, the same at every start: norms near 1, products that neither vanish nor explode."""
+    weights = _allocate(config, dtype, device, is_tied=config.has_tied_head)
+    random = torch.Generator(device).manual_seed(0)
+    for tensor in weights.tensors():
+        if tensor.dim() == 1:
+            tensor.normal_(1.0, 0.1, generator=random)
+        else:
+            tensor.normal_(0.0, tensor.shape[1] ** -0.5, generator=random)
     return weights
 
 
@@ -117,12 +135,12 @@ def _rows(fused: Linear, prefix: str, parts: Mapping[str, int]) -> Iterator[tupl
             yield f"{prefix}{name}.bias", rows
 
 
-def _check(files: WeightFiles, places: Places, config: DecoderConfig) -> None:
+def _check(files: WeightFiles, places: Places, architecture: str, ignored: Collection[str]) -> None:
     files.check({name: tensor.shape for name, tensor in places.items()})
-    ignored = {_HEAD} if config.has_tied_head else set()
-    unknown = [name for name in files.names() - set(places) - ignored if not name.endswith(_IGNORED_SUFFIXES)]
+    left = files.names() - set(places) - set(ignored)
+    unknown = [name for name in left if not name.endswith(_IGNORED_SUFFIXES)]
     if unknown:
-        raise ModelFolderError(f"{len(unknown)} tensors are not part of {config.architecture}, such as {min(unknown)}")
+        raise ModelFolderError(f"{len(unknown)} tensors are not part of {architecture}, such as {min(unknown)}")
 
 
 def _copy(files: WeightFiles, places: Places) -> None:

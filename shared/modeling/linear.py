@@ -28,12 +28,12 @@ def linear_backend(device: torch.device, dtype: torch.dtype) -> Literal["onednn"
     return "onednn" if has_operators and is_built else "torch"
 
 
-def make_linear(weight: Tensor, bias: Tensor) -> LinearLayer:
+def make_linear(weight: Tensor, bias: Tensor | None) -> LinearLayer:
     """x Wᵀ + b.
 
     Args:
         weight: [out, in].
-        bias: [out].
+        bias: [out], or None for none.
     """
     if linear_backend(weight.device, weight.dtype) == "torch":
         return PlainLinear(weight, bias)
@@ -46,7 +46,7 @@ class PlainLinear:
     """torch's own."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.weight, self.bias)
@@ -57,7 +57,7 @@ class PackedLinear:
     """oneDNN's, in fp32 on a CPU; `weight` has oneDNN's own layout."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(  # noqa: SLF001 - see the module's text

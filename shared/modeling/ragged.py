@@ -26,6 +26,7 @@ class RaggedBatch:
         cu_lengths: [S + 1] int64, where each sequence begins in the flat row.
         padded_index: [T] int64, row of each token in the padded view; None where all sequences have the same length.
         mask: [S, 1, 1, max_length] bool, true where there is a token; None with `padded_index`.
+        token_types: [T] int64, which text of a pair each token belongs to; None where all are 0.
     """
 
     token_ids: Tensor
@@ -36,6 +37,7 @@ class RaggedBatch:
     padded_index: Tensor | None
     mask: Tensor | None
     max_length: int
+    token_types: Tensor | None = None
 
     @property
     def num_sequences(self) -> int:
@@ -43,12 +45,18 @@ class RaggedBatch:
         return self.lengths.shape[0]
 
     @classmethod
-    def from_token_ids(cls, sequences: Sequence[Sequence[int]], device: torch.device) -> Self:
-        """Lay out `sequences`, none of them empty, on `device`."""
+    def from_token_ids(
+        cls,
+        sequences: Sequence[Sequence[int]],
+        device: torch.device,
+        token_types: Sequence[Sequence[int]] | None = None,
+    ) -> Self:
+        """Lay out `sequences`, none of them empty, on `device`, with a type for each of their tokens if they have any."""
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
         cu_lengths = np.concatenate(([0], np.cumsum(lengths)))
         max_length, num_tokens = int(lengths.max()), int(cu_lengths[-1])
         flat = np.fromiter(chain.from_iterable(sequences), np.int64, num_tokens)
+        types = None if token_types is None else np.fromiter(chain.from_iterable(token_types), np.int64, num_tokens)
         sequence_ids = np.repeat(np.arange(len(sequences)), lengths)
         positions = np.arange(num_tokens) - cu_lengths[sequence_ids]
         is_uniform = num_tokens == max_length * len(sequences)
@@ -65,6 +73,7 @@ class RaggedBatch:
             padded_index=padded_index,
             mask=mask,
             max_length=max_length,
+            token_types=None if types is None else _on(device, types),
         )
 
     def pad(self, flat: Tensor) -> Tensor:

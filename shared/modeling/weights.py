@@ -67,6 +67,21 @@ class WeightFiles:
         self._read.add(name)
         return tensor.to(dtype)
 
+    def read_rows(self, name: str, rows: Sequence[int], width: int, dtype: torch.dtype) -> Tensor:
+        """Some rows of the matrix `name` [N, width] as `dtype`, without reading the others.
+
+        Raises:
+            ModelFolderError: it is missing, has another width or fewer rows.
+        """
+        if name not in self._where:
+            raise ModelFolderError(f"tensor {name} is missing")
+        shape = self.shape(name)
+        if len(shape) != 2 or shape[1] != width or max(rows) >= shape[0]:
+            raise ModelFolderError(f"tensor {name} has shape {list(shape)}, which lacks rows {list(rows)} of {width}")
+        self._read.add(name)
+        part = self._where[name].get_slice(name)
+        return torch.cat([part[row : row + 1] for row in rows]).to(dtype)
+
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of `name`, without reading it."""
         return tuple(self._where[name].get_slice(name).get_shape())

@@ -13,7 +13,7 @@ from shared.settings.base import ModelSettings
 class EncoderSettings(ModelSettings):
     """How texts become vectors, and how the requests of many clients are gathered into one forward."""
 
-    pooling: Literal["mean", "cls", "last"] | None = Field(
+    pooling: Literal["mean", "cls", "last", "max", "weightedmean", "mean_sqrt_len"] | None = Field(
         None, description="How token states become one vector; the folder's own unless given. Ask the model's card."
     )
     normalize: bool | None = Field(

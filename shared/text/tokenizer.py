@@ -9,7 +9,11 @@ from pathlib import Path
 from tokenizers import Tokenizer as FastTokenizer
 
 from shared.settings.errors import ModelFolderError
+from shared.text.frames import Frame, PairFrame
 from shared.text.token_bytes import token_bytes
+
+_PROBE = "a"
+"""A text that every tokenizer makes at least one token of."""
 
 
 class Tokenizer:
@@ -47,6 +51,14 @@ class Tokenizer:
         """`encode` for several texts, on several threads."""
         encodings = self._fast.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         return [encoding.ids for encoding in encodings]
+
+    def frame(self) -> Frame:
+        """The special tokens round one text."""
+        return Frame.of(self._fast.encode(_PROBE))
+
+    def pair_frame(self) -> PairFrame | None:
+        """The special tokens round and between two texts; None where the tokenizer has no convention for pairs."""
+        return PairFrame.of(self._fast.encode(_PROBE, _PROBE))
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Text of `token_ids`; bytes that are no whole character become U+FFFD."""

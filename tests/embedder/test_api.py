@@ -36,6 +36,12 @@ BAD_BODIES: list[tuple[dict[str, Any], str, str]] = [
     ({"input": "a", "encoding_format": "int8"}, "encoding_format", ""),
     ({"input": "a", "model": 3}, "model", ""),
     ({"input": "a", "truncate": True}, "truncate", ""),
+    ({"input": "a", "truncate": "middle"}, "truncate", ""),
+    ({"input": "a", "input_type": "clustering"}, "input_type", ""),
+    ({"input": "a", "prompt_name": "query"}, "prompt_name", "its prompts are: none"),
+    ({"input": "a", "input_type": "query", "instruction": "b"}, "instruction", "send one of them"),
+    ({"input": [5], "input_type": "query"}, "input_type", "token ids"),
+    ({"input": "a", "dimensions": 385}, "dimensions", "384"),
 ]
 
 
@@ -64,6 +70,28 @@ def test_what_is_too_long_is_refused_with_the_counts(address: str) -> None:
     assert "257" in error["message"]
     assert "256" in error["message"]
     assert post(address, {"input": "word " * 254}).json()["usage"]["prompt_tokens"] == 256
+
+
+@pytest.mark.models
+@pytest.mark.parametrize(
+    "text", ["word " * 20_000, "words" * 20_000, " ", "\u0000", "\U0001f642" * 200, "a\u0300" * 99]
+)
+def test_odd_texts_are_refused_or_embedded_in_numbers(address: str, text: str) -> None:
+    answer = post(address, {"input": text, "truncate": "end"})
+    assert answer.status_code == 200
+    assert np.isfinite(answer.json()["data"][0]["embedding"]).all()
+    refused = post(address, {"input": text})
+    assert refused.status_code == (400 if answer.json().get("truncated") else 200)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize(
+    "body", [b'{"input":"\\ud800"}', b'{"input":"\xff"}', b'{"input":[[NaN]]}', b'{"input":"a"', b"[]", b""]
+)
+def test_what_is_no_json_text_is_refused(address: str, body: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    answer = httpx.post(f"{address}/v1/embeddings", content=body, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
 
 
 @pytest.mark.models
@@ -109,13 +137,15 @@ def test_metrics_name_the_stages(address: str) -> None:
     assert "trivium_embedder_padding_tokens_total" in text
 
 
+@pytest.mark.parametrize("truncated", [[], [0, 1]])
 @pytest.mark.parametrize("encoding_format", ["float", "base64"])
-def test_rendered_bytes_are_those_of_the_contract(encoding_format: Any) -> None:
+def test_rendered_bytes_are_those_of_the_contract(encoding_format: Any, truncated: list[int]) -> None:
     rows = np.array([[0.1, -2.5e-8, 3.0], [1e30, 0.0, -0.5]], np.float32)
     usage = EmbeddingUsage(prompt_tokens=7, total_tokens=7)
-    content = render_embeddings(rows, encoding_format, 'a "quoted" name', usage)
+    content = render_embeddings(rows, encoding_format, 'a "quoted" name', usage, truncated)
     parsed = EmbeddingResponse.model_validate_json(content)
-    assert parsed.model_dump_json().encode() == content
+    assert parsed.model_dump_json(exclude_none=True).encode() == content
+    assert parsed.truncated == (truncated or None)
     if encoding_format == "float":
         assert [np.float32(item.embedding).tolist() for item in parsed.data] == rows.tolist()
 

@@ -20,7 +20,9 @@ from shared.http.app import make_app
 from shared.http.encoder_handle import EncoderHandle
 from shared.http.lifecycle import Lifecycle
 from shared.text.preparer import TextPreparer
+from shared.text.prompts import Prompts
 from shared.text.tokenizer import Tokenizer
+from shared.text.vector_shape import VectorShape
 from tests.fakes.ready_service import ready_service
 from tests.shared.batching.fake_model import DEADLY, POISON, FakeModel
 from tests.shared.modeling.tiny_bert import save_tokenizer
@@ -32,8 +34,7 @@ class FakeEncoder(FakeModel):
     def __init__(self, folder: Path) -> None:
         super().__init__(max_batch_tokens=64)
         save_tokenizer(folder)
-        prompts = dict.fromkeys(("text", "query", "document"), "")
-        self.preparer = TextPreparer(Tokenizer(folder), 64, 1000, False, prompts)  # type: ignore[arg-type]
+        self.preparer = TextPreparer(Tokenizer(folder), 64, 1000, False, Prompts({}), VectorShape(2, (), False))
 
 
 @dataclass
@@ -104,6 +105,19 @@ def test_work_of_a_client_that_left_is_dropped(served: Served) -> None:
     served.model.gate.set()
     until(lambda: len(held) == 1)
     assert held[0].status_code == 200
+    assert served.post({"input": [9]}).status_code == 200
+    assert served.model.batches == [[[7]], [[9]]]
+
+
+def test_work_past_its_deadline_is_dropped(served: Served) -> None:
+    hold(served)
+    soon = str(int(time.time() * 1000) + 200)
+    late = httpx.post(
+        f"{served.address}/v1/embeddings", json={"input": [[8] * 9]}, headers={"X-Request-Deadline": soon}, timeout=30
+    )
+    assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_exceeded")
+    assert served.metric("queued_rows") == 0
+    served.model.gate.set()
     assert served.post({"input": [9]}).status_code == 200
     assert served.model.batches == [[[7]], [[9]]]
 

@@ -57,3 +57,18 @@ def test_both_encodings_are_the_same_numbers(address: str, client: OpenAI) -> No
     body = {"input": "a text", "encoding_format": "base64"}
     encoded = httpx.post(f"{address}/v1/embeddings", json=body).json()["data"][0]["embedding"]
     assert np.frombuffer(base64.b64decode(encoded), "<f4").tolist() == np.array(floats, np.float32).tolist()
+
+
+def test_a_cut_text_is_what_sentence_transformers_cuts(address: str, peer: SentenceTransformer) -> None:
+    texts = ["short", " ".join(f"word{number}" for number in range(300))]
+    body = {"input": texts, "truncate": "end"}
+    content = httpx.post(f"{address}/v1/embeddings", json=body, timeout=60).json()
+    assert content["truncated"] == [1]
+    assert content["usage"]["prompt_tokens"] == 3 + 256
+    ours = np.array([item["embedding"] for item in content["data"]])
+    assert np.abs(ours - peer.encode(texts)).max() <= 1e-5
+
+
+def test_an_instruction_stands_before_the_text(client: OpenAI, peer: SentenceTransformer) -> None:
+    answer = client.embeddings.create(model=MODEL, input=["a text"], extra_body={"instruction": "query: "})
+    assert answer.data[0].embedding == pytest.approx(peer.encode("a text", prompt="query: ").tolist(), abs=1e-5)

@@ -1,13 +1,18 @@
 """The reference attention against softmax written out row by row in float64."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from services.generator.core.plan import BlockUpdates, StepPlan
-from services.generator.layers.attention import attend
+from services.generator.layers.reference_attention import attend
+from services.generator.layers.reference_kernels import ReferenceKernels
+from services.generator.runner.reference_inputs import attention_groups
 from services.generator.runner.row_tables import RowTables
 from services.generator.runner.step_inputs import make_forward_batch
+from services.generator.runner.step_layout import StepLayout, StepShape
 from services.generator.scheduler.row_states import row_states, union
 
 BLOCK, HKV, GROUP, DIM = 4, 2, 3, 8
@@ -75,7 +80,10 @@ def test_against_softmax_written_out(lengths, starts, window_index):
     torch.manual_seed(0)
     tables = RowTables(16, 64, torch.device("cpu"))
     plan = make_plan(lengths, starts, tables, rng)
-    batch = make_forward_batch(plan, tables, BLOCK, dtype=torch.float32, windows=WINDOWS)
+    layout = StepLayout(StepShape(plan.num_tokens, plan.num_decodes, len(plan.rows), 0, None), 0, tables.spare_row)
+    batch = make_forward_batch(torch.from_numpy(layout.pack(plan)), layout, tables, ReferenceKernels(), BLOCK)
+    groups = attention_groups(plan, tables.block_table, BLOCK, dtype=torch.float32, windows=WINDOWS)
+    batch = replace(batch, groups=groups)
     keys, values = torch.randn(2, 200 * BLOCK, HKV, DIM)
     query = torch.randn(plan.num_tokens, HKV * GROUP, DIM)
     out = attend(query, keys, values, batch, window_index=window_index)

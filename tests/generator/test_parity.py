@@ -29,7 +29,7 @@ def our_logits(folder, prompt, chunk, **changes):
 
     def keep_all(plan):
         with torch.inference_mode():
-            rows.append(runner.logits(runner.forward(runner.prepare(plan))))
+            rows.append(runner.logits(runner.execute(plan).outputs.hidden))
 
     engine.before_step = keep_all
     engine.generate([prompt], max_tokens=1)

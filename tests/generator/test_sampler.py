@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from services.generator.runner.random import philox, uniform
-from services.generator.runner.sampler import draw, filter_top, greedy, sample
+from services.generator.runner.sampler import draw, filter_top, sample
 
 
 def test_philox_known_answer():
@@ -37,11 +37,6 @@ def test_uniform_is_uniform_over_positions_and_over_seeds():
         counts = np.histogram(draws.numpy(), bins=20, range=(0, 1))[0]
         chi_square = ((counts - n / 20) ** 2 / (n / 20)).sum()
         assert chi_square < 43.8  # 99.9 % quantile at 19 degrees of freedom
-
-
-def test_greedy_breaks_ties_to_the_lowest_id():
-    logits = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [0.0, -1.0, 5.0]])
-    assert greedy(logits).tolist() == [1, 0, 2]
 
 
 def brute_force_filter(probs, top_k, top_p, min_p):

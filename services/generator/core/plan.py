@@ -90,6 +90,11 @@ class SamplingFeatures(NamedTuple):
     has_grammars: bool
     num_logprobs: int | None
 
+    @property
+    def changes_logits(self) -> bool:
+        """Whether a token is not simply chosen from what the model says."""
+        return self.has_penalties or self.has_bias or self.has_masks or self.has_bad_words or self.has_min_tokens
+
 
 def features_of(params: SamplingParams) -> SamplingFeatures:
     """What one request needs."""

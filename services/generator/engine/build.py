@@ -3,7 +3,9 @@
 The one place where scheduler and runner are named together with the model. Sizes are measured here and passed on as specs.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,18 +17,22 @@ from services.generator.core.messages import EngineReady
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.engine.adapter_lifecycle import AdapterLifecycle
 from services.generator.engine.adapters import load_adapters
+from services.generator.engine.device_memory import kv_blocks_beside
 from services.generator.engine.loop import EngineLoop
 from services.generator.engine.memory_budget import memory_budget
 from services.generator.engine.transport import ZmqTransport
 from services.generator.engine.weights_digest import weights_digest
+from services.generator.layers.backends import Backends, choose
 from services.generator.runner.kv_cache_pool import KVCachePool, kv_bytes_per_block
-from services.generator.runner.model_runner import LaunchedStep, ModelRunner
+from services.generator.runner.model_runner import AdapterStorage, LaunchedStep, ModelRunner
 from services.generator.scheduler.grammars import GrammarManager
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
 from services.generator.scheduler.scheduler import Scheduler
 from services.generator.settings import GeneratorSettings
 from shared.modeling.config import DecoderConfig, read_decoder_config
-from shared.modeling.decoder_loader import load_decoder
+from shared.modeling.decoder import DecoderWeights
+from shared.modeling.decoder_loader import load_decoder, make_random_decoder
+from shared.modeling.device import choose_device, choose_dtype
 from shared.observability.logging import get_logger
 from shared.settings.errors import ModelFolderError, StartError
 from shared.settings.model_folder import find_model_folder, read_json
@@ -34,6 +40,9 @@ from shared.text.tokenizer import Tokenizer
 
 log = get_logger(__name__)
 MS_PER_S = 1000
+
+MAX_STEP_TOKENS = {"cpu": 512, "cuda": 8192}
+"""--max-num-batched-tokens unless given."""
 
 MAX_IN_FLIGHT_CPU = 1
 MAX_IN_FLIGHT_ACCELERATOR = 2
@@ -74,17 +83,23 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     """Load the model and size everything for it."""
     folder = find_model_folder(settings.model)
     config = read_decoder_config(read_json(folder / "config.json"))
-    device = torch.device("cpu")
-    dtype = getattr(torch, "float32" if settings.dtype == "auto" else settings.dtype)
-    limits = _limits(settings, config)
-    spec = _kv_cache_spec(settings, config, dtype)
-    _check_fits(spec, limits)
-    weights = load_decoder(folder, config, dtype, device)
-    pool = KVCachePool(config, spec, dtype, device)
+    device = choose_device() if settings.device == "auto" else torch.device(settings.device)
+    dtype = choose_dtype(settings.dtype, folder, device)
+    backends = choose(settings.attention_backend, settings.kernel_backend, device.type)
+    log.info("engine_device", device=str(device), dtype=str(dtype), **asdict(backends))
+    limits = _limits(settings, config, device)
+    weights = _weights(settings, folder, config, dtype, device)
     adapters = load_adapters(settings, folder, config, limits, dtype, device)
+    make_runner = partial(_runner, config, weights, limits, backends, adapters.storage)
+    spec = _kv_cache_spec(settings, config, dtype, device, make_runner)
+    _check_fits(spec, limits)
+    pool = KVCachePool(config, spec, dtype, device)
     budget = memory_budget(config, weights, pool, limits, bank_bytes=adapters.num_bank_bytes)
     log.info("memory_budget", **budget.in_gib(), kv_blocks=spec.num_blocks, kv_tokens=spec.num_tokens)
-    keys = _block_keys(folder, dtype, spec) if settings.enable_prefix_caching else None
+    keys = _block_keys(settings, folder, dtype, spec) if settings.enable_prefix_caching else None
+    runner = make_runner(spec, pool)
+    if device.type == "cuda" and backends.can_replay and not settings.enforce_eager:
+        runner.capture_graphs()
     return BuiltModel(
         scheduler=Scheduler(
             limits,
@@ -93,15 +108,36 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
             adapters.registry,
             max_adapter_wait_ms=int(settings.lora_max_wait * MS_PER_S),
         ),
-        runner=ModelRunner(config, weights, pool, spec, limits, adapters.storage),
+        runner=runner,
         ready=EngineReady(limits.max_model_len, spec.num_blocks, spec.block_size, adapters.contract),
         max_in_flight=MAX_IN_FLIGHT_CPU if device.type == "cpu" else MAX_IN_FLIGHT_ACCELERATOR,
         adapters=adapters.lifecycle,
     )
 
 
-def _block_keys(folder: Path, dtype: torch.dtype, spec: KVCacheSpec) -> BlockKeys:
-    return BlockKeys(weights_digest(folder), str(dtype), spec.block_size)
+def _weights(
+    settings: GeneratorSettings, folder: Path, config: DecoderConfig, dtype: torch.dtype, device: torch.device
+) -> DecoderWeights:
+    if settings.load_format == "dummy":
+        return make_random_decoder(config, dtype, device)
+    return load_decoder(folder, config, dtype, device)
+
+
+def _runner(
+    config: DecoderConfig,
+    weights: DecoderWeights,
+    limits: SchedulerLimits,
+    backends: Backends,
+    storage: AdapterStorage | None,
+    spec: KVCacheSpec,
+    pool: KVCachePool,
+) -> ModelRunner:
+    return ModelRunner(config, weights, pool, spec, limits, backends, storage)
+
+
+def _block_keys(settings: GeneratorSettings, folder: Path, dtype: torch.dtype, spec: KVCacheSpec) -> BlockKeys:
+    digest = b"dummy" if settings.load_format == "dummy" else weights_digest(folder)
+    return BlockKeys(digest, str(dtype), spec.block_size)
 
 
 def _grammars(folder: Path, limits: SchedulerLimits) -> GrammarManager | None:
@@ -115,7 +151,7 @@ def _grammars(folder: Path, limits: SchedulerLimits) -> GrammarManager | None:
     return GrammarManager(tokens, tokenizer.vocab_size, limits.vocab_size, grammar_threads(1))
 
 
-def _limits(settings: GeneratorSettings, config: DecoderConfig) -> SchedulerLimits:
+def _limits(settings: GeneratorSettings, config: DecoderConfig, device: torch.device) -> SchedulerLimits:
     max_model_len = settings.max_model_len or config.context_len
     if max_model_len > config.context_len:
         raise StartError(f"--max-model-len {max_model_len} is longer than the model's context of {config.context_len}")
@@ -125,12 +161,28 @@ def _limits(settings: GeneratorSettings, config: DecoderConfig) -> SchedulerLimi
             f"rope scaling {config.rope.kind} is supported up to its original length only, since beyond it the keys of a "
             f"sequence depend on how long it becomes; start with --max-model-len {min(exact_len, config.context_len)}"
         )
-    return SchedulerLimits(settings.max_num_seqs, settings.max_num_batched_tokens, max_model_len, config.vocab_size)
+    num_tokens = settings.max_num_batched_tokens or MAX_STEP_TOKENS[device.type]
+    return SchedulerLimits(settings.max_num_seqs, num_tokens, max_model_len, config.vocab_size)
 
 
-def _kv_cache_spec(settings: GeneratorSettings, config: DecoderConfig, dtype: torch.dtype) -> KVCacheSpec:
+def _kv_cache_spec(
+    settings: GeneratorSettings,
+    config: DecoderConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    make_runner: Callable[[KVCacheSpec, KVCachePool], ModelRunner],
+) -> KVCacheSpec:
     block_bytes = kv_bytes_per_block(config, settings.block_size, dtype)
-    num_blocks = settings.num_gpu_blocks_override or settings.kv_cache_memory_bytes // block_bytes
+    if settings.num_gpu_blocks_override is not None:
+        return KVCacheSpec(settings.num_gpu_blocks_override, settings.block_size)
+    if device.type == "cpu":
+        return KVCacheSpec(settings.kv_cache_memory_bytes // block_bytes, settings.block_size)
+
+    def run_largest_step() -> None:
+        spec = KVCacheSpec(1, settings.block_size)  # enough: nothing is kept of that step
+        make_runner(spec, KVCachePool(config, spec, dtype, device)).run_largest_step()
+
+    num_blocks = kv_blocks_beside(run_largest_step, block_bytes, settings.gpu_memory_utilization)
     return KVCacheSpec(num_blocks, settings.block_size)
 
 
@@ -139,5 +191,5 @@ def _check_fits(spec: KVCacheSpec, limits: SchedulerLimits) -> None:
     if needed > spec.num_blocks:
         raise StartError(
             f"one sequence of --max-model-len {limits.max_model_len} needs {needed} KV blocks, but there is memory for "
-            f"{spec.num_blocks}; raise --kv-cache-memory-bytes or lower --max-model-len"
+            f"{spec.num_blocks}; raise --kv-cache-memory-bytes, on a GPU --gpu-memory-utilization, or lower --max-model-len"
         )

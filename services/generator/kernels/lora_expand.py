@@ -22,6 +22,7 @@ from services.generator.kernels.arguments import (
     check_segments,
     check_shape,
 )
+from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 
 def lora_expand(
@@ -59,7 +60,7 @@ def lora_expand(
         _expand_rows_kernel[(num_rows, _num_tiles(slice_sizes, block_n))](
             y, h, b, ranks, row_slots, num_rows, max_rank, *strides,
             SLICE_SIZES=slice_sizes, NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_P=triton.next_power_of_2(parts),
-            BLOCK_N=block_n, BLOCK_R=RANK_BLOCK, VECTOR=_vector(max_rank), num_warps=num_warps,
+            BLOCK_N=block_n, BLOCK_R=RANK_BLOCK, VECTOR=_vector(max_rank), num_warps=num_warps, **overlap_options(y),
         )  # fmt: skip
         return
     block_n, num_warps = TILE_BLOCKS[chunk_size]
@@ -67,7 +68,7 @@ def lora_expand(
         y, h, b, ranks, token_order, chunk_slots, chunk_starts, chunk_lens, num_rows, max_rank, *strides,
         SLICE_SIZES=slice_sizes, NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_M=chunk_size, BLOCK_N=block_n,
         BLOCK_R=RANK_BLOCK, VECTOR=_vector(max_rank), PRECISION="ieee" if y.dtype == torch.float32 else "tf32",
-        num_warps=num_warps,
+        num_warps=num_warps, **overlap_options(y),
     )  # fmt: skip
 
 
@@ -119,7 +120,9 @@ def _expand_rows_kernel(
     stride_yt, stride_bslot, stride_bn,
     SLICE_SIZES: tl.constexpr, NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_P: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, VECTOR: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    let_next_begin(OVERLAPS)
     # --- which tile is mine ---
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(row_slots_ptr + row).to(tl.int64)
@@ -135,7 +138,6 @@ def _expand_rows_kernel(
     parts_ptr = h_ptr + ((offs_p * num_rows + row) * NUM_SLICES + slice_id) * max_rank
     columns_ptr = b_ptr + slot * stride_bslot + offs_n.to(tl.int64) * stride_bn
     # --- load ---
-    y = tl.load(y_ptr + row * stride_yt + offs_n, mask=mask_n, other=0.0)
     acc = tl.zeros([BLOCK_N], tl.float32)
     for first_r in range(0, rank, BLOCK_R):
         offs_r = first_r + tl.arange(0, BLOCK_R)
@@ -143,11 +145,13 @@ def _expand_rows_kernel(
         whole_r = offs_r // VECTOR * VECTOR < rank  # whole vectors, so that a load is one instruction
         b = tl.load(columns_ptr[:, None] + offs_r[None, :], mask=mask_n[:, None] & whole_r[None, :], other=0.0)
         b = tl.where(mask_r[None, :], b, 0.0)
+        wait_for_inputs(OVERLAPS)  # after the weights, which are most of what is read
         mask_p = (offs_p < NUM_PARTS)[:, None] & mask_r[None, :]
         h = tl.sum(tl.load(parts_ptr[:, None] + offs_r[None, :], mask=mask_p, other=0.0), axis=0)
         # --- compute (fp32) ---
         acc += tl.sum(b.to(tl.float32) * h[None, :], axis=1)
     # --- store ---
+    y = tl.load(y_ptr + row * stride_yt + offs_n, mask=mask_n, other=0.0)
     tl.store(y_ptr + row * stride_yt + offs_n, (y.to(tl.float32) + acc).to(y_ptr.dtype.element_ty), mask=mask_n)
 
 
@@ -157,7 +161,10 @@ def _expand_tiles_kernel(
     stride_yt, stride_bslot, stride_bn,
     SLICE_SIZES: tl.constexpr, NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, VECTOR: tl.constexpr, PRECISION: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    let_next_begin(OVERLAPS)
+    wait_for_inputs(OVERLAPS)
     # --- which tile is mine ---
     chunk = tl.program_id(0)
     num_mine = tl.load(chunk_lens_ptr + chunk)

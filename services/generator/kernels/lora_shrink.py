@@ -22,6 +22,7 @@ from services.generator.kernels.arguments import (
     check_segments,
     check_shape,
 )
+from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 
 def num_parts(num_rows: int, in_features: int, chunk_size: int) -> int:
@@ -69,14 +70,14 @@ def lora_shrink(
         block_k, num_warps = next(blocks for limit, blocks in ROW_BLOCKS[x.dtype] if num_rows <= limit)
         _shrink_rows_kernel[(num_rows, parts, num_slices)](
             h, x, a, ranks, scales, row_slots, num_rows, x.shape[1], max_rank, *strides,
-            NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_R=RANK_BLOCK, BLOCK_K=block_k, num_warps=num_warps,
+            NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_R=RANK_BLOCK, BLOCK_K=block_k, num_warps=num_warps, **overlap_options(x),
         )  # fmt: skip
         return
     block_k, num_warps, num_stages = TILE_BLOCKS[x.dtype]
     _shrink_tiles_kernel[(len(chunk_slots), parts, num_slices)](
         h, x, a, ranks, scales, token_order, chunk_slots, chunk_starts, chunk_lens, num_rows, x.shape[1], max_rank, *strides,
         NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_M=chunk_size, BLOCK_R=RANK_BLOCK, BLOCK_K=block_k,
-        num_warps=num_warps, num_stages=num_stages,
+        num_warps=num_warps, num_stages=num_stages, **overlap_options(x),
     )  # fmt: skip
 
 
@@ -98,7 +99,9 @@ def _shrink_rows_kernel(
     h_ptr, x_ptr, a_ptr, ranks_ptr, scales_ptr, row_slots_ptr, num_rows, in_features, max_rank,
     stride_xt, stride_aslot, stride_as, stride_ar,
     NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    let_next_begin(OVERLAPS)
     # --- which tile is mine ---
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
@@ -121,8 +124,9 @@ def _shrink_rows_kernel(
             # --- load ---
             offs_k = k + tl.arange(0, BLOCK_K)
             mask_k = offs_k < last_k
-            x = tl.load(x_ptr + row * stride_xt + offs_k, mask=mask_k, other=0.0).to(tl.float32)
             a = tl.load(rows_ptr + offs_k[None, :], mask=mask_r[:, None] & mask_k[None, :], other=0.0)
+            wait_for_inputs(OVERLAPS)  # after the weights, which are most of what is read
+            x = tl.load(x_ptr + row * stride_xt + offs_k, mask=mask_k, other=0.0).to(tl.float32)
             # --- compute (fp32) ---
             acc += a.to(tl.float32) * x[None, :]
         # --- store ---
@@ -136,7 +140,10 @@ def _shrink_tiles_kernel(
     stride_xt, stride_aslot, stride_as, stride_ar,
     NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    let_next_begin(OVERLAPS)
+    wait_for_inputs(OVERLAPS)
     # --- which tile is mine ---
     chunk = tl.program_id(0)
     part = tl.program_id(1)

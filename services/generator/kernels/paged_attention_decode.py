@@ -21,6 +21,7 @@ from services.generator.kernels.arguments import (
     check_last_axis,
     check_shape,
 )
+from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 
 def num_splits(num_rows: int, num_kv_heads: int) -> int:
@@ -75,19 +76,20 @@ def paged_attention_decode(
     check_contiguous(parts=parts, part_lse=part_lse)
     group = num_heads // num_kv_heads
     block_d = max(16, triton.next_power_of_2(head_dim))
-    block_k, num_warps, num_stages = BLOCKS[query.dtype]
+    block_k, num_warps, num_stages = next(blocks for limit, blocks in BLOCKS[query.dtype] if num_rows <= limit)
     _decode_kernel[(num_rows, num_kv_heads, splits)](
         out, parts, part_lse, query, key_cache, value_cache, block_table, context_lens, head_dim**-0.5,
         out.stride(0), out.stride(1), query.stride(0), query.stride(1), key_cache.stride(0), key_cache.stride(1),
         block_table.stride(0),
         NUM_SPLITS=splits, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, WINDOW=window or 0, MIN_SPLIT=MIN_SPLIT,
         BLOCK_G=max(16, triton.next_power_of_2(group)), BLOCK_K=block_k, BLOCK_D=block_d,
-        num_warps=num_warps, num_stages=num_stages,
+        num_warps=num_warps, num_stages=num_stages, **overlap_options(query),
     )  # fmt: skip
     if splits > 1:
         _merge_kernel[(num_rows, num_heads)](
             out, parts, part_lse, context_lens, out.stride(0), out.stride(1),
             NUM_SPLITS=splits, HEAD_DIM=head_dim, BLOCK_S=triton.next_power_of_2(splits), BLOCK_D=block_d, num_warps=1,
+            **overlap_options(query),
         )  # fmt: skip
 
 
@@ -98,7 +100,9 @@ def _decode_kernel(
     NUM_SPLITS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, MIN_SPLIT: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    let_next_begin(OVERLAPS)
     # --- which tile is mine ---
     #   keys of a row:  | out of the window | split 0 | split 1 | … | last, shorter |
     row = tl.program_id(0).to(tl.int64)
@@ -121,6 +125,7 @@ def _decode_kernel(
     mask_gd = mask_g[:, None] & mask_d[None, :]
     heads = kv_head * GROUP + offs_g
     lse_ptr = part_lse_ptr + (row * tl.num_programs(1) * GROUP + heads) * NUM_SPLITS + split
+    wait_for_inputs(OVERLAPS)
     if start >= end:
         tl.store(lse_ptr, tl.full([BLOCK_G], float("-inf"), tl.float32), mask=mask_g)
         return  # the row is too short for this split: it weighs nothing
@@ -170,7 +175,10 @@ def _decode_kernel(
 def _merge_kernel(
     out_ptr, parts_ptr, part_lse_ptr, context_lens_ptr, stride_outs, stride_outh,
     NUM_SPLITS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    let_next_begin(OVERLAPS)
+    wait_for_inputs(OVERLAPS)
     # --- which tile is mine ---
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -202,5 +210,9 @@ MAX_SPLITS = 32
 MIN_SPLIT = 128
 """Keys below which splitting a row costs more than it saves. H200, 2026-11-30."""
 
-BLOCKS = {torch.float16: (64, 2, 3), torch.bfloat16: (64, 2, 3), torch.float32: (32, 4, 2)}
-"""dtype: (BLOCK_K, warps, stages). H200, 2026-11-30."""
+BLOCKS = {
+    torch.float16: ((32, (128, 4, 2)), (1 << 30, (64, 4, 3))),
+    torch.bfloat16: ((32, (128, 4, 2)), (1 << 30, (64, 4, 3))),
+    torch.float32: ((1 << 30, (32, 4, 2)),),
+}
+"""dtype: (up to so many rows, (BLOCK_K, warps, stages)). H200, 2026-11-30."""

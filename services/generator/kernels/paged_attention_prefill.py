@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from services.generator.kernels.arguments import check_cache, check_dtype, check_floats, check_last_axis, check_shape
+from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 from services.generator.kernels.query_tiles import TILE_QUERIES
 
 
@@ -69,7 +70,7 @@ def paged_attention_prefill(
         block_table.stride(0), tiles.stride(0),
         GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, WINDOW=window or 0, TILE=TILE_QUERIES,
         BLOCK_M=block_m, BLOCK_K=block_k, BLOCK_D=max(16, triton.next_power_of_2(head_dim)),
-        num_warps=num_warps, num_stages=num_stages,
+        num_warps=num_warps, num_stages=num_stages, **overlap_options(query),
     )  # fmt: skip
 
 
@@ -79,7 +80,10 @@ def _prefill_kernel(
     stride_outt, stride_outh, stride_queryt, stride_queryh, stride_cacheslot, stride_cacheh, stride_tables, stride_tilesa,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, TILE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    let_next_begin(OVERLAPS)
+    wait_for_inputs(OVERLAPS)
     # --- which tile is mine ---
     #   keys of a row:  | computed before | this step: … | my queries | … |
     tile = tl.program_id(0)

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from services.generator.kernels.arguments import check_floats, check_last_axis, check_shape
+from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 
 def rms_norm(out: Tensor, x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> None:
@@ -37,7 +38,7 @@ def rms_norm(out: Tensor, x: Tensor, weight: Tensor, eps: float, residual: Tenso
     num_warps = next(warps for limit, warps in WARPS if block_c <= limit)
     _rms_norm_kernel[(num_rows,)](
         out, total, x, weight, width, eps, out.stride(0), total.stride(0), x.stride(0),
-        HAS_RESIDUAL=residual is not None, BLOCK_C=block_c, num_warps=num_warps,
+        HAS_RESIDUAL=residual is not None, BLOCK_C=block_c, num_warps=num_warps, **overlap_options(x),
     )  # fmt: skip
 
 
@@ -45,14 +46,17 @@ def rms_norm(out: Tensor, x: Tensor, weight: Tensor, eps: float, residual: Tenso
 def _rms_norm_kernel(
     out_ptr, residual_ptr, x_ptr, weight_ptr, width, eps, stride_outt, stride_residualt, stride_xt,
     HAS_RESIDUAL: tl.constexpr, BLOCK_C: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    let_next_begin(OVERLAPS)
     # --- which tile is mine ---
     row = tl.program_id(0).to(tl.int64)
     offs_c = tl.arange(0, BLOCK_C)
     mask_c = offs_c < width
     # --- load ---
-    x = tl.load(x_ptr + row * stride_xt + offs_c, mask=mask_c, other=0.0).to(tl.float32)
     weight = tl.load(weight_ptr + offs_c, mask=mask_c, other=0.0).to(tl.float32)
+    wait_for_inputs(OVERLAPS)
+    x = tl.load(x_ptr + row * stride_xt + offs_c, mask=mask_c, other=0.0).to(tl.float32)
     # --- compute (fp32) ---
     if HAS_RESIDUAL:
         residual_row_ptr = residual_ptr + row * stride_residualt + offs_c

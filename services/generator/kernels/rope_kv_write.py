@@ -21,6 +21,7 @@ from services.generator.kernels.arguments import (
     check_last_axis,
     check_shape,
 )
+from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 
 def rope_kv_write(
@@ -75,7 +76,7 @@ def rope_kv_write(
         query.stride(0), query.stride(1), key_cache.stride(0), key_cache.stride(1), qkv.stride(0), table.stride(0),
         NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HALF=head_dim // 2,
         HAS_ROPE=table_rows is not None, HAS_NORM=q_norm is not None,
-        BLOCK_H=BLOCK_H, BLOCK_D=triton.next_power_of_2(head_dim // 2), num_warps=NUM_WARPS,
+        BLOCK_H=BLOCK_H, BLOCK_D=triton.next_power_of_2(head_dim // 2), num_warps=NUM_WARPS, **overlap_options(qkv),
     )  # fmt: skip
 
 
@@ -85,7 +86,9 @@ def _rope_kv_write_kernel(
     stride_queryt, stride_queryh, stride_cacheslot, stride_cacheh, stride_qkvt, stride_tablet,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HALF: tl.constexpr,
     HAS_ROPE: tl.constexpr, HAS_NORM: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    let_next_begin(OVERLAPS)
     # --- which tile is mine ---
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_mapping_ptr + token)
@@ -95,6 +98,7 @@ def _rope_kv_write_kernel(
     mask = (offs_h[:, None] < NUM_HEADS + 2 * NUM_KV_HEADS) & mask_d
     is_query = offs_h[:, None] < NUM_HEADS
     is_value = offs_h[:, None] >= NUM_HEADS + NUM_KV_HEADS
+    wait_for_inputs(OVERLAPS)
     # --- load ---
     heads_ptr = qkv_ptr + token * stride_qkvt + offs_h[:, None] * (2 * HALF) + offs_d[None, :]
     given_a = tl.load(heads_ptr, mask=mask, other=0.0)

@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from services.generator.kernels.arguments import check_floats, check_last_axis, check_shape
+from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 
 def silu_mul(out: Tensor, gate_up: Tensor) -> None:
@@ -27,12 +28,23 @@ def silu_mul(out: Tensor, gate_up: Tensor) -> None:
     num_rows, width = out.shape
     check_shape("gate_up", gate_up, num_rows, 2 * width)
     _silu_mul_kernel[(num_rows, triton.cdiv(width, BLOCK_F))](
-        out, gate_up, width, out.stride(0), gate_up.stride(0), BLOCK_F=BLOCK_F, num_warps=NUM_WARPS
+        out,
+        gate_up,
+        width,
+        out.stride(0),
+        gate_up.stride(0),
+        BLOCK_F=BLOCK_F,
+        num_warps=NUM_WARPS,
+        **overlap_options(gate_up),
     )
 
 
 @triton.jit
-def _silu_mul_kernel(out_ptr, gate_up_ptr, width, stride_outt, stride_gate_upt, BLOCK_F: tl.constexpr):
+def _silu_mul_kernel(
+    out_ptr, gate_up_ptr, width, stride_outt, stride_gate_upt, BLOCK_F: tl.constexpr, OVERLAPS: tl.constexpr
+):
+    let_next_begin(OVERLAPS)
+    wait_for_inputs(OVERLAPS)
     # --- which tile is mine ---
     row = tl.program_id(0).to(tl.int64)
     offs_f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)

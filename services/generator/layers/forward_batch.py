@@ -1,19 +1,22 @@
 """One step as device tensors: what the layers are given instead of any global context.
 
 Made once per step by `runner.step_inputs`, read by attention and by the sampler. Every index that a layer needs is here, so that
-no layer computes one. Padding entries point at slot 0, and masks keep them out of every sum.
+no layer computes one.
 """
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from services.generator.kernels.lora_segments import LoraSegments
 from services.generator.kernels.reference.lora import SlotGroup
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionGroup:
     """Rows of like length whose queries are attended together, padded to the longest among them.
+
+    Padding entries point at slot 0, and masks keep them out of every sum.
 
     Attributes:
         tokens: which tokens of the step belong to the group.
@@ -32,21 +35,46 @@ class AttentionGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class PagedRows:
+    """The rows of a step for the kernels of paged attention: first those with one token, D of S.
+
+    Attributes:
+        num_decodes: D.
+        block_table: [S, blocks] int32.
+        context_lens: [S] int32, keys of each row; 0 of padding.
+        cu_query_lens: [S - D + 1] int32, counted from the first token behind the decode rows.
+        tiles: [2, tiles] int32, of the rows behind the decode rows.
+    """
+
+    num_decodes: int
+    block_table: Tensor
+    context_lens: Tensor
+    cu_query_lens: Tensor
+    tiles: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """The tokens of a step: first one token of each decode row, then the chunks of the prefill rows, short ones first.
 
     Attributes:
         token_ids: [T] int64.
-        positions: [T] int64.
-        slot_mapping: [T] int64, where each token writes its key and value.
-        groups: the rows in groups that attention takes one by one; all tokens in order. The decode rows are one group.
-        logits_index: [N] tokens whose hidden state is turned into logits.
-        adapter_rows: the tokens by adapter slot, those of the base model left out; empty where no row has an adapter.
+        positions: [T] int32.
+        slot_mapping: [T] int64, where each token writes its key and value; -1 of padding, which writes nothing.
+        logits_index: [N] int32, tokens whose hidden state is turned into logits; None for all of them in order.
+        paged: the rows for the attention kernels.
+        segments: the tokens by adapter for the LoRA kernels; None where no row has an adapter.
+        lora_chunk: rows of a chunk of `segments`.
+        groups: the rows for the reference of attention, in groups that it takes one by one; all tokens in order.
+        slot_groups: the tokens by adapter for the reference of LoRA, those of the base model left out.
     """
 
     token_ids: Tensor
     positions: Tensor
     slot_mapping: Tensor
+    logits_index: Tensor | None
+    paged: PagedRows
+    segments: LoraSegments[Tensor] | None
+    lora_chunk: int
     groups: list[AttentionGroup]
-    logits_index: Tensor
-    adapter_rows: list[SlotGroup]
+    slot_groups: list[SlotGroup]

@@ -6,26 +6,16 @@ in `ranks` [slots, S], and `scales` [slots, S] stay fp32 and multiply the rank-r
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from services.generator.adapters.modules import GroupShape
 from services.generator.adapters.packed import GroupKey, PackedAdapter
 from services.generator.core.specs import AdapterBankSpec
-from services.generator.kernels.reference.lora import SlotGroup, lora_expand, lora_shrink
+from services.generator.layers.adapter_group import AdapterGroup
 
-
-@dataclass(frozen=True, slots=True)
-class BankedGroup:
-    """One fused projection of one layer, for all slots."""
-
-    a: Tensor
-    b: Tensor
-    ranks: Tensor
-    scales: Tensor
-    slice_sizes: tuple[int, ...]
+SCRATCH_ROWS = 4096
+"""Kernels leave the rank-r intermediates of a step in parts: never more than this many rows of them, or one for each row."""
 
 
 class AdapterBank:
@@ -43,22 +33,26 @@ class AdapterBank:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        def group(shape: GroupShape) -> BankedGroup:
+        widest, num_rows = max(len(shape.modules) for shape in shapes.values()), max(spec.max_tokens, SCRATCH_ROWS)
+        scratch = torch.zeros(num_rows * widest * spec.max_rank, dtype=torch.float32, device=device)
+
+        def group(shape: GroupShape) -> AdapterGroup:
             num_slices, num_slots, max_rank = len(shape.modules), spec.num_slots, spec.max_rank
-            return BankedGroup(
+            return AdapterGroup(
                 # Zeros, not whatever was there: what lies beyond a slot's rank may enter a product, times zero.
                 torch.zeros(num_slots, num_slices, max_rank, shape.in_features, dtype=dtype, device=device),
                 torch.zeros(num_slots, shape.out_features, max_rank, dtype=dtype, device=device),
                 torch.zeros(num_slots, num_slices, dtype=torch.int32, device=device),
                 torch.zeros(num_slots, num_slices, dtype=torch.float32, device=device),
+                scratch,
                 shape.slice_sizes,
             )
 
-        self._groups: dict[GroupKey, BankedGroup] = {
+        self._groups: dict[GroupKey, AdapterGroup] = {
             (layer, name): group(shape) for layer in range(num_layers) for name, shape in shapes.items()
         }
-        widest = max(len(shape.modules) for shape in shapes.values())
-        self._scratch = torch.zeros(spec.max_tokens * widest * spec.max_rank, dtype=torch.float32, device=device)
+        self._scratch = scratch
+        self.num_slots = spec.num_slots
 
     @property
     def num_bytes(self) -> int:
@@ -81,16 +75,6 @@ class AdapterBank:
             group.ranks[slot] = packed.ranks
             group.scales[slot] = packed.scales
 
-    def add(self, layer: int, name: str, y: Tensor, x: Tensor, rows: list[SlotGroup]) -> None:
-        """Add to the base projection's output what each row's adapter says.
-
-        Args:
-            y: [T, out]. Mutated.
-            x: [T, in], the projection's input.
-            rows: the step's rows by slot.
-        """
-        group = self._groups[layer, name]
-        num_slices, max_rank = group.a.shape[1:3]
-        h = self._scratch[: len(x) * num_slices * max_rank].view(len(x), num_slices, max_rank)
-        lora_shrink(h, x, group.a, group.ranks, group.scales, rows)
-        lora_expand(y, h, group.b, group.ranks, rows, group.slice_sizes)
+    def group(self, layer: int, name: str) -> AdapterGroup:
+        """A fused projection of one layer, for all slots."""
+        return self._groups[layer, name]

@@ -4,7 +4,6 @@ Written and read by the runner with slots that the scheduler's ledger decided on
 """
 
 import torch
-from torch import Tensor
 
 from services.generator.core.specs import KVCacheSpec
 from shared.modeling.config import DecoderConfig
@@ -28,8 +27,3 @@ class KVCachePool:
     def num_bytes(self) -> int:
         """Memory of all keys and values."""
         return self.keys.nbytes + self.values.nbytes
-
-    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store `keys` and `values` [T, Hkv, D] at `slots` [T]."""
-        self.keys[layer].index_copy_(0, slots, keys)
-        self.values[layer].index_copy_(0, slots, values)

@@ -4,24 +4,30 @@ Called by the engine loop, which owns the order of steps. Owns all device tensor
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from services.generator.adapters.packed import PackedAdapter
-from services.generator.core.plan import AdapterCopy, IntArray, StepPlan, StepResult
+from services.generator.core.plan import AdapterCopy, IntArray, StepPlan, StepResult, features_of
+from services.generator.core.request import SamplingParams
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
-from services.generator.layers.attention import attend
+from services.generator.layers.backends import Backends, make_attention, make_kernels
 from services.generator.layers.forward_batch import ForwardBatch
 from services.generator.runner.adapter_bank import AdapterBank
+from services.generator.runner.decode_graphs import DecodeGraphs, StepOutputs, lora_chunk_for
 from services.generator.runner.kv_cache_pool import KVCachePool
+from services.generator.runner.reference_inputs import adapter_groups, attention_groups
 from services.generator.runner.row_tables import RowTables
-from services.generator.runner.sampler import Logprobs, Sampler, logprobs_of
+from services.generator.runner.sampler import Logprobs, LogprobsCopy, Sampler, logprobs_of
 from services.generator.runner.step_inputs import make_forward_batch
+from services.generator.runner.step_layout import StepLayout, StepShape
+from services.generator.runner.step_ops import StepOps
+from services.generator.runner.transfers import HostCopy, to_device
 from shared.modeling.config import DecoderConfig
 from shared.modeling.decoder import DecoderWeights, Linear, decoder_forward, linear
-from shared.modeling.rope import apply_rope, rope_table
+from shared.modeling.rope import rope_table
 
 SCORED_AT_ONCE = 256
 """Prompt tokens whose logits are in memory at one time."""
@@ -29,65 +35,32 @@ SCORED_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class LaunchedStep:
-    """A step whose forward pass is on its way; `logits` [N, V] fp32, `rows` and `positions` [N] of the tokens to choose."""
+    """A step whose forward pass is on its way."""
 
     plan: StepPlan
-    logits: Tensor
-    rows: Tensor
-    positions: Tensor
+    outputs: StepOutputs
     prompt_logprobs: Logprobs | None
 
 
-@dataclass(frozen=True, slots=True)
 class SampledStep:
-    """A step whose tokens are chosen, or will be; its tensors live on the device."""
+    """A step whose tokens are chosen, or will be; they are on their way to the host."""
 
-    step_id: int
-    token_ids: Tensor
-    logprobs: Logprobs | None
-    prompt_logprobs: Logprobs | None
+    def __init__(
+        self, step_id: int, token_ids: Tensor, logprobs: Logprobs | None, prompt_logprobs: Logprobs | None
+    ) -> None:
+        self._step_id = step_id
+        self._token_ids = HostCopy(token_ids.to(torch.int32))
+        self._logprobs = None if logprobs is None else LogprobsCopy(logprobs)
+        self._prompt_logprobs = None if prompt_logprobs is None else LogprobsCopy(prompt_logprobs)
 
     def result(self) -> StepResult:
         """Wait for the sampled ids: the one place where the host waits for the device."""
         return StepResult(
-            self.step_id,
-            self.token_ids.to(torch.int32).cpu().numpy(),
-            None if self.logprobs is None else self.logprobs.to_host(),
-            None if self.prompt_logprobs is None else self.prompt_logprobs.to_host(),
+            self._step_id,
+            self._token_ids.wait(),
+            None if self._logprobs is None else self._logprobs.wait(),
+            None if self._prompt_logprobs is None else self._prompt_logprobs.wait(),
         )
-
-
-class StepOps:
-    """The decoder's projections and attention for one step, see `DecoderOps`."""
-
-    def __init__(
-        self, batch: ForwardBatch, pool: KVCachePool, bank: AdapterBank | None, rotary: Tensor, config: DecoderConfig
-    ) -> None:
-        self._batch = batch
-        self._pool = pool
-        self._bank = bank
-        self._rotary = rotary  # [T, D]
-        self._config = config
-
-    def project(self, layer: int, group: str, projection: Linear, x: Tensor) -> Tensor:
-        """Base projection of every row at once, and each row's adapter."""
-        y = linear(projection, x)
-        if self._bank is not None and self._batch.adapter_rows:
-            self._bank.add(layer, group, y, x, self._batch.adapter_rows)
-        return y
-
-    def attend(self, layer: int, qkv: Tensor) -> Tensor:
-        """Rotate, write K and V to the pool, attend over it."""
-        config, batch = self._config, self._batch
-        heads = qkv.view(len(qkv), -1, config.head_dim)  # [T, Hq + 2 Hkv, D]
-        kind = config.layers[layer]
-        rotated = heads[:, : config.num_heads + config.num_kv_heads]
-        if kind.has_rope:
-            rotated = apply_rope(rotated, self._rotary)
-        query, key = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
-        self._pool.write(layer, batch.slot_mapping, key, heads[:, -config.num_kv_heads :])
-        keys, values = self._pool.keys[layer], self._pool.values[layer]
-        return attend(query, keys, values, batch, window_index=kind.window_index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,27 +86,75 @@ class ModelRunner:
         pool: KVCachePool,
         spec: KVCacheSpec,
         limits: SchedulerLimits,
+        backends: Backends,
         adapters: AdapterStorage | None = None,
     ) -> None:
         device, dtype = weights.embedding.device, weights.embedding.dtype
         self._config = config
         self._weights = weights
-        self._pool = pool
         self._adapters = adapters
+        self._limits = limits
         self._block_size = spec.block_size
+        self._backends = backends
         self._tables = RowTables(limits.max_num_seqs, spec.blocks_for(limits.max_model_len), device)
-        self._sampler = Sampler(limits.max_num_seqs, config.vocab_size, device)
         self._rope = rope_table(config.rope, limits.max_model_len, dtype, device)
+        self._kernels = make_kernels(backends)
+        self._sampler = Sampler(limits.max_num_seqs, config.vocab_size, device, self._kernels.argmax)
+        self._attention = make_attention(
+            backends,
+            config,
+            pool.keys,
+            pool.values,
+            block_size=spec.block_size,
+            max_tokens=limits.max_num_batched_tokens,
+            max_rows=limits.max_num_seqs,
+        )
+        self._graphs: DecodeGraphs | None = None
+        self.num_replays = 0
+        """Steps of decode rows alone that were a graph's replay, and"""
+        self.num_eager_decodes = 0
+        """that were not."""
+
+    @torch.inference_mode()
+    def capture_graphs(self) -> None:
+        """Capture decode steps, so that they take one launch each; all that is in the cache may be overwritten."""
+        num_slots = None if self._adapters is None else self._adapters.bank.num_slots
+        limit = min(self._limits.max_num_seqs, self._limits.max_num_batched_tokens)
+        device = self._weights.embedding.device
+        self._graphs = DecodeGraphs(self.compute, limit, num_slots, self._tables.spare_row, device)
+
+    @torch.inference_mode()
+    def run_largest_step(self) -> None:
+        """Run as many tokens and rows as there may be, sampled with everything there is; for measuring memory."""
+        limits = self._limits
+        device, num_rows = self._weights.embedding.device, limits.max_num_seqs
+        num_slots = 0 if self._adapters is None else self._adapters.bank.num_slots
+        num_tokens = limits.max_num_batched_tokens
+        shape = StepShape(num_tokens, 0, min(num_rows, num_tokens), min(num_rows, num_tokens), 1 if num_slots else None)
+        layout = StepLayout(shape, num_slots, self._tables.spare_row)
+        outputs = self.compute(to_device(layout.pack_padding(), device), layout)
+        features = features_of(
+            SamplingParams(max_tokens=1, temperature=1.0, top_p=0.5, presence_penalty=1.0, logprobs=1)
+        )
+        self._sampler(outputs.logits, features, torch.zeros_like(outputs.rows).long(), outputs.positions)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> LaunchedStep:
         """Launch a step up to its logits."""
-        batch = self.prepare(plan)
-        hidden = self.forward(batch)
-        logits = self.logits(hidden[batch.logits_index])
-        rows = torch.from_numpy(plan.rows[plan.sampled]).to(logits.device, torch.int64)
-        positions = batch.positions[batch.logits_index] + 1
-        return LaunchedStep(plan, logits, rows, positions, self._score_prompt(plan, hidden))
+        self._tables.apply(plan.block_updates)
+        self._sampler.begin_rows(plan.new_rows)
+        if self._adapters is not None:
+            self._adapters.apply(plan.adapter_copies)
+        captured = None if self._graphs is None else self._graphs.find(plan)
+        is_decode = plan.num_decodes == len(plan.rows)
+        if captured is not None and self._graphs is not None:
+            self.num_replays += 1
+            outputs = self._graphs.replay(captured, plan)
+        else:
+            self.num_eager_decodes += is_decode
+            layout = self.layout_of(plan)
+            outputs = self.compute(to_device(layout.pack(plan), self._weights.embedding.device), layout, plan)
+        return LaunchedStep(plan, outputs, self._score_prompt(plan, outputs.hidden))
 
     @torch.inference_mode()
     def sample(self, step: LaunchedStep, masks: IntArray | None) -> SampledStep:
@@ -142,44 +163,62 @@ class ModelRunner:
         Args:
             masks: [N, ceil(V / 32)] bit masks of the ids that each row may choose, or None where no row is restricted so.
         """
-        features = step.plan.features
-        on_device = None if masks is None else torch.from_numpy(masks).to(step.logits.device, non_blocking=True)
-        token_ids = self._sampler(step.logits, features, step.rows, step.positions, on_device)
-        self._tables.last_token[step.rows] = token_ids
+        features, logits = step.plan.features, step.outputs.logits
+        rows, positions = step.outputs.rows.long(), step.outputs.positions.long() + 1
+        on_device = None if masks is None else to_device(masks, logits.device)
+        token_ids = self._sampler(logits, features, rows, positions, on_device)
+        self._tables.last_token[rows] = token_ids
         num_top = features.num_logprobs
-        logprobs = None if num_top is None else logprobs_of(step.logits, token_ids, num_top)
+        logprobs = None if num_top is None else logprobs_of(logits, token_ids, num_top)
         return SampledStep(step.plan.step_id, token_ids, logprobs, step.prompt_logprobs)
 
     def check_device(self) -> None:
         """Raise where the device takes no work any more: after most errors of a GPU every further call fails too."""
         torch.zeros(1, device=self._weights.embedding.device).item()
 
-    def prepare(self, plan: StepPlan) -> ForwardBatch:
-        """Enter what the plan changes in the tables, and make its inputs."""
-        self._tables.apply(plan.block_updates)
-        self._sampler.begin_rows(plan.new_rows)
-        if self._adapters is not None:
-            self._adapters.apply(plan.adapter_copies)
-        dtype = self._weights.embedding.dtype
-        return make_forward_batch(plan, self._tables, self._block_size, dtype=dtype, windows=self._config.windows)
+    def layout_of(self, plan: StepPlan) -> StepLayout:
+        """The layout that holds a plan exactly."""
+        num_slots = 0 if self._adapters is None else self._adapters.bank.num_slots
+        lora_chunk = lora_chunk_for(plan, plan.num_tokens)
+        shape = StepShape(plan.num_tokens, plan.num_decodes, len(plan.rows), len(plan.sampled), lora_chunk)
+        return StepLayout(shape, num_slots, self._tables.spare_row)
+
+    def compute(self, packed: Tensor, layout: StepLayout, plan: StepPlan | None = None) -> StepOutputs:
+        """Launch the forward pass; `plan` is asked for by reference backends only."""
+        batch = make_forward_batch(packed, layout, self._tables, self._kernels, self._block_size)
+        if plan is not None:
+            batch = self._add_reference_inputs(batch, plan)
+        hidden, where = self.forward(batch), batch.logits_index
+        token_rows, positions = layout.split(packed).token_rows, batch.positions
+        if where is not None:
+            token_rows, positions = token_rows.index_select(0, where), positions.index_select(0, where)
+        logits = self.logits(hidden if where is None else hidden.index_select(0, where))
+        return StepOutputs(hidden, logits, token_rows, positions)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states [T, C] after the last norm."""
         bank = None if self._adapters is None else self._adapters.bank
-        ops = StepOps(batch, self._pool, bank, self._rope[batch.positions], self._config)
+        ops = StepOps(batch, self._attention, self._kernels, bank, self._rope.index_select(0, batch.positions))
         return decoder_forward(self._weights, self._config, ops, batch.token_ids)
 
+    def _add_reference_inputs(self, batch: ForwardBatch, plan: StepPlan) -> ForwardBatch:
+        table, dtype = self._tables.block_table, self._weights.embedding.dtype
+        if self._backends.attention == "reference":
+            groups = attention_groups(plan, table, self._block_size, dtype=dtype, windows=self._config.windows)
+            batch = replace(batch, groups=groups)
+        if self._backends.kernels == "reference":
+            batch = replace(batch, slot_groups=adapter_groups(plan, table.device))
+        return batch
+
     def logits(self, hidden: Tensor) -> Tensor:
-        """[N, C] to [N, V] in fp32."""
-        return linear(Linear(self._weights.head), hidden).float()
+        """[N, C] to [N, V] in the model's dtype."""
+        return linear(Linear(self._weights.head), hidden)
 
     def _score_prompt(self, plan: StepPlan, hidden: Tensor) -> Logprobs | None:
         """Log-probabilities of prompt tokens, in pieces that bound the memory for their logits."""
         if len(plan.scored) == 0:
             return None
-        where, ids = (
-            torch.from_numpy(array).to(hidden.device, torch.int64) for array in (plan.scored, plan.scored_ids)
-        )
+        where, ids = (to_device(array, hidden.device).long() for array in (plan.scored, plan.scored_ids))
         parts = [
             logprobs_of(self.logits(hidden[piece]), piece_ids, plan.num_prompt_logprobs)
             for piece, piece_ids in zip(

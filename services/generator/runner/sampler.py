@@ -3,15 +3,18 @@
 Called by the ModelRunner after the forward pass. A draw depends on (seed, position) only, never on what else is in the batch.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from services.generator.core.plan import LogprobArrays, RowStates, SamplingFeatures
+from services.generator.kernels.reference.argmax import argmax
 from services.generator.runner.logits import add_bias, add_penalties, mask_allowed, mask_bad_words, mask_early_stops
 from services.generator.runner.random import uniform
 from services.generator.runner.sampling_tables import SamplingTables
+from services.generator.runner.transfers import HostCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +25,25 @@ class Logprobs:
     top_ids: Tensor
     top: Tensor
 
-    def to_host(self) -> LogprobArrays:
-        """Wait for the values."""
-        ids = self.top_ids.to(torch.int32)
-        return LogprobArrays(self.chosen.cpu().numpy(), ids.cpu().numpy(), self.top.cpu().numpy())
+
+class LogprobsCopy:
+    """Log-probabilities on their way to the host."""
+
+    def __init__(self, logprobs: Logprobs) -> None:
+        self._copies = [HostCopy(t) for t in (logprobs.chosen, logprobs.top_ids.to(torch.int32), logprobs.top)]
+
+    def wait(self) -> LogprobArrays:
+        """The values, once they are there."""
+        return LogprobArrays(*(copy.wait() for copy in self._copies))
 
 
 class Sampler:
     """Owns the sampling parameters of all rows."""
 
-    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self, max_num_seqs: int, vocab_size: int, device: torch.device, argmax: Callable[[Tensor], Tensor] = argmax
+    ) -> None:
+        self._argmax = argmax
         self._tables = SamplingTables(max_num_seqs, vocab_size, device)
 
     def begin_rows(self, new: RowStates) -> None:
@@ -44,7 +56,7 @@ class Sampler:
         """One token for each row.
 
         Args:
-            logits: [N, V] fp32.
+            logits: [N, V] in the model's dtype.
             features: what the rows need, their union.
             rows: [N] int64, state row of each.
             positions: [N] int64, of the tokens to choose.
@@ -53,6 +65,8 @@ class Sampler:
             [N] int64.
         """
         tables = self._tables
+        if not features.is_greedy or features.changes_logits or masks is not None:
+            logits = logits.float()
         if masks is not None:
             logits = mask_allowed(logits, masks)  # before the rest, so that the way out below leads to no other id
         changed = self._change(logits, features, rows, positions)
@@ -61,7 +75,7 @@ class Sampler:
             has_any = (changed > float("-inf")).any(dim=-1, keepdim=True)
             logits = torch.where(has_any, changed, logits)
         if features.is_greedy:
-            token_ids = greedy(logits)
+            token_ids = self._argmax(logits)
         else:
             filters = (tables.top_k[rows], tables.top_p[rows], tables.min_p[rows]) if features.has_filters else None
             token_ids = sample(logits, tables.temperature[rows], filters, tables.seed[rows], positions)
@@ -90,19 +104,13 @@ def logprobs_of(logits: Tensor, token_ids: Tensor, num_top: int) -> Logprobs:
     """Log-probabilities under the model itself of `token_ids` [N] and of the `num_top` likeliest tokens.
 
     Args:
-        logits: [N, V] fp32, as they came from the model.
+        logits: [N, V], as they came from the model.
     """
+    logits = logits.float()
     # torch's log_softmax adds up the vocabulary in an order that costs a digit; over a long text the errors of its tokens add up.
     logprobs = logits - logits.logsumexp(dim=-1, keepdim=True)
     top, top_ids = logprobs.topk(num_top, dim=-1)
     return Logprobs(logprobs.gather(1, token_ids[:, None])[:, 0], top_ids, top)
-
-
-def greedy(logits: Tensor) -> Tensor:
-    """The likeliest token of each row, ties to the lowest id: [N, V] to [N] int64."""
-    best = logits.amax(dim=-1, keepdim=True)
-    ids = torch.arange(logits.shape[-1], device=logits.device)
-    return torch.where(logits == best, ids, logits.shape[-1] - 1).amin(dim=-1)  # an id also where all are NaN
 
 
 def filter_top(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
@@ -164,4 +172,4 @@ def sample(
     probs = torch.softmax(logits / torch.where(is_greedy, 1.0, temperature)[:, None], dim=-1)
     if filters is not None:
         probs = filter_top(probs, *filters)
-    return torch.where(is_greedy, greedy(logits), draw(probs, seed, position))
+    return torch.where(is_greedy, argmax(logits), draw(probs, seed, position))

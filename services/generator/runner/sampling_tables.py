@@ -8,11 +8,8 @@ import torch
 from torch import Tensor
 
 from services.generator.core.plan import ANY_TOKEN, MASK_BITS, NUM_RECENT, RowStates
-from services.generator.core.request import (
-    MAX_BAD_WORDS,
-    MAX_LOGIT_BIAS,
-    MAX_STOP_TOKEN_IDS,
-)
+from services.generator.core.request import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
+from services.generator.runner.transfers import to_device
 
 
 class SamplingTables:
@@ -93,10 +90,10 @@ class SamplingTables:
     def _write_seen(self, new: RowStates, rows: Tensor) -> None:
         self.counts[rows] = 0
         self.is_in_prompt[rows] = False
-        seen_rows, seen_ids = self._to_device(new.seen_rows).long(), self._to_device(new.seen_ids).long()
-        is_output = self._to_device(new.is_output)
-        self.counts.index_put_((seen_rows, seen_ids), is_output.to(self.counts.dtype), accumulate=True)
-        self.is_in_prompt[seen_rows[~is_output], seen_ids[~is_output]] = True
+        seen = self._to_device(np.stack([new.seen_rows, new.seen_ids, new.is_output])).long()  # [3, H]
+        self.counts.index_put_((seen[0], seen[1]), seen[2].to(self.counts.dtype), accumulate=True)
+        in_prompt = self._to_device(np.stack([new.seen_rows, new.seen_ids])[:, ~new.is_output]).long()
+        self.is_in_prompt[in_prompt[0], in_prompt[1]] = True
 
     def _to_device(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.temperature.device, non_blocking=True)
+        return to_device(array, self.temperature.device)

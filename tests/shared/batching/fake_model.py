@@ -15,6 +15,9 @@ POISON = 666
 DEADLY = 999
 """A batch with this id in it kills the thread."""
 
+HOLLOW = 555
+"""The row of a sequence with this id in it is no number."""
+
 
 def row_of(token_ids: Sequence[int]) -> list[float]:
     return [float(len(token_ids)), float(sum(token_ids)), float(token_ids[0])]
@@ -40,4 +43,6 @@ class FakeModel:
             raise SystemExit
         if any(POISON in token_ids for token_ids in batch):
             raise RuntimeError("poisoned")
-        return np.array([row_of(token_ids) for token_ids in batch], np.float32)
+        rows = np.array([row_of(token_ids) for token_ids in batch], np.float32)
+        rows[[HOLLOW in token_ids for token_ids in batch], 1] = np.nan
+        return rows

@@ -14,7 +14,7 @@ import pytest
 from shared.batching.micro_batcher import BatcherSpec, BatchReport, MicroBatcher
 from shared.errors import EngineDeadError, InternalError, NotReadyError, OverloadedError
 from shared.settings.errors import StartError
-from tests.shared.batching.fake_model import DEADLY, POISON, FakeModel, row_of
+from tests.shared.batching.fake_model import DEADLY, HOLLOW, POISON, FakeModel, row_of
 
 SPEC = BatcherSpec(max_rows=8, max_padding_share=0.3, max_queue_tokens=200, hold_s=0.0)
 
@@ -179,7 +179,7 @@ def test_abandoned_work_never_reaches_the_model() -> None:
     run_async(test)
 
 
-def test_a_failed_batch_fails_its_members_only() -> None:
+def test_of_a_failed_batch_only_the_request_at_fault_fails() -> None:
     async def test() -> None:
         async with running() as run:
             tasks = await run.encode_while_busy([[[POISON] * 9, [1] * 30], [[5] * 9], [[6] * 60]])
@@ -187,10 +187,25 @@ def test_a_failed_batch_fails_its_members_only() -> None:
             first, poisoned, neighbour, other = await asyncio.gather(*tasks, return_exceptions=True)
             assert isinstance(first, np.ndarray)
             assert isinstance(poisoned, InternalError)
-            assert isinstance(neighbour, InternalError)
+            assert isinstance(neighbour, np.ndarray)
+            assert neighbour.tolist() == [row_of([5] * 9)]
+            assert [[5] * 9] in run.model.batches  # it ran again, alone
             assert isinstance(other, np.ndarray)
             assert (await run.encode([[4]])).tolist() == [row_of([4])]
             assert run.batcher.state == "ready"
+
+    run_async(test)
+
+
+def test_a_row_that_is_no_number_fails_its_request_alone() -> None:
+    async def test() -> None:
+        async with running() as run:
+            tasks = await run.encode_while_busy([[[HOLLOW] * 9, [5] * 9], [[6] * 9]])
+            run.model.gate.set()
+            _, hollow, neighbour = await asyncio.gather(*tasks, return_exceptions=True)
+            assert isinstance(hollow, InternalError)
+            assert isinstance(neighbour, np.ndarray)
+            assert neighbour.tolist() == [row_of([6] * 9)]
 
     run_async(test)
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
+from shared.errors import DeadlineExceededError
 from shared.http.disconnect import cancelled_on_disconnect, until_disconnect
 from tests.shared.http.asgi import Wire, http_scope
 
@@ -73,7 +74,11 @@ def test_until_disconnect() -> None:
                 was_cancelled = True
                 raise
 
-        assert await until_disconnect(request, answer()) == 42
+        assert await until_disconnect(request, answer(), timeout_s=60) == 42
+        with pytest.raises(DeadlineExceededError):
+            await until_disconnect(request, work(), timeout_s=0.001)
+        assert was_cancelled
+        was_cancelled = False
         wire.hang_up.set()
         with pytest.raises(ClientDisconnect):
             await until_disconnect(request, work())

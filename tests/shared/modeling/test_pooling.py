@@ -5,12 +5,13 @@ The folders are saved by sentence-transformers itself, so its newest dialect of 
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 
 from shared.modeling.pooling import pool
 from shared.modeling.ragged import RaggedBatch
@@ -33,18 +34,26 @@ def make_texts(count: int, seed: int = 5) -> list[str]:
 
 
 @pytest.mark.parametrize("is_normalized", [True, False])
-@pytest.mark.parametrize("mode", ["mean", "cls", "lasttoken"])
-def test_vectors_equal_sentence_transformers(tmp_path: Path, mode: str, is_normalized: bool) -> None:
+@pytest.mark.parametrize(
+    "mode", ["mean", "cls", "lasttoken", "max", "weightedmean", "mean_sqrt_len_tokens", ("max", "cls")]
+)
+def test_vectors_equal_sentence_transformers(tmp_path: Path, mode: Any, is_normalized: bool) -> None:
     save_tiny_bert(tmp_path / "bert")
     save_tokenizer(tmp_path / "bert")
     transformer = Transformer(str(tmp_path / "bert"))
-    modules = [transformer, Pooling(32, pooling_mode=mode), *([Normalize()] if is_normalized else [])]
+    pooling = Pooling(32, pooling_mode=mode)
+    torch.manual_seed(0)
+    dense = [
+        Dense(pooling.get_embedding_dimension(), 12),
+        Dense(12, 7, bias=False, activation_function=torch.nn.GELU()),
+    ]
+    modules = [transformer, pooling, *([*dense, Normalize()] if is_normalized else [])]
     peer = SentenceTransformer(modules=modules, device="cpu")
     peer.save(str(tmp_path / "saved"))
     texts = make_texts(20)
     expected = peer.encode(texts)
     encoder = load_text_encoder(Settings(model=str(tmp_path / "saved")))
-    ours = encoder.run(encoder.preparer.from_texts(texts, kind="text", param="input"))
+    ours = encoder.run(encoder.preparer.from_texts(texts, prompt="", param="input").sequences)
     assert np.abs(ours - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
@@ -52,7 +61,7 @@ def test_pooling_formulas() -> None:
     hidden = torch.randn(6, 3, dtype=torch.bfloat16)
     batch = RaggedBatch.from_token_ids([[1, 2], [3, 4, 5, 6]], CPU)
     parts = [hidden[:2].float(), hidden[2:].float()]
-    assert torch.allclose(pool(hidden, batch, "mean"), torch.stack([part.mean(0) for part in parts]))
-    assert torch.equal(pool(hidden, batch, "cls"), torch.stack([part[0] for part in parts]))
-    assert torch.equal(pool(hidden, batch, "last"), torch.stack([part[-1] for part in parts]))
-    assert pool(hidden, batch, "mean").dtype is torch.float32
+    assert torch.allclose(pool(hidden, batch, ["mean"]), torch.stack([part.mean(0) for part in parts]))
+    assert torch.equal(pool(hidden, batch, ["cls"]), torch.stack([part[0] for part in parts]))
+    assert torch.equal(pool(hidden, batch, ["last"]), torch.stack([part[-1] for part in parts]))
+    assert pool(hidden, batch, ["mean"]).dtype is torch.float32

@@ -33,14 +33,16 @@ def save_tiny_bert(folder: Path, *, has_prefix: bool = False, seed: int = 0, **c
 
 
 def save_tokenizer(folder: Path) -> None:
-    """A word-level tokenizer of the tiny vocabulary: the word `w7` has the id 7."""
+    """A word-level tokenizer of the tiny vocabulary: the word `w7` has the id 7; it joins pairs as BERT's does."""
     specials = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3}
     vocabulary = specials | {f"w{token_id}": token_id for token_id in range(4, VOCAB_SIZE)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     tokenizer.add_special_tokens(list(specials))
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -52,3 +54,8 @@ def write_json(path: Path, content: Any) -> None:
     """Write `content`, making the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))
+
+
+def set_json(path: Path, **values: Any) -> None:
+    """Set keys of the object in `path`, which need not be there."""
+    path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **values}))

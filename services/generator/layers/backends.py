@@ -1,0 +1,113 @@
+"""Which code computes attention and the kernels of a layer: chosen by name at start, never by what can be imported.
+
+Called by `engine.build`, which logs the choice, and by the runner, which makes the objects. Triton is imported only where
+it is used.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from services.generator.layers.adapter_group import AdapterGroup
+from services.generator.layers.forward_batch import ForwardBatch
+from services.generator.layers.reference_attention import ReferenceAttention
+from services.generator.layers.reference_kernels import ReferenceKernels
+from shared.modeling.config import DecoderConfig
+from shared.modeling.decoder import DecoderLayer, Linear
+
+BackendName = Literal["reference", "triton"]
+
+
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """The choice."""
+
+    attention: BackendName
+    kernels: BackendName
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether a step depends on fixed addresses and sizes only, so that a CUDA graph of it can be replayed."""
+        return self.attention == "triton" and self.kernels == "triton"
+
+
+def choose(attention: BackendName | Literal["auto"], kernels: BackendName | Literal["auto"], device: str) -> Backends:
+    """What `auto` stands for on a type of device."""
+    best: BackendName = "triton" if device == "cuda" else "reference"
+    return Backends(best if attention == "auto" else attention, best if kernels == "auto" else kernels)
+
+
+class Attention(Protocol):
+    """Attention of one layer over a paged cache."""
+
+    def __call__(self, index: int, layer: DecoderLayer, qkv: Tensor, batch: ForwardBatch, rotary: Tensor) -> Tensor:
+        """Normalise heads, rotate, write K and V to the cache, attend over it.
+
+        Args:
+            qkv: [T, (Hq + 2 Hkv) D]; may be changed.
+            rotary: [T, D], see `rope_table`.
+        Returns:
+            [T, Hq * D], to be read before the next call.
+        """
+        ...
+
+
+class LayerKernels(Protocol):
+    """What a layer does besides."""
+
+    def project(self, projection: Linear, x: Tensor, group: AdapterGroup | None, batch: ForwardBatch) -> Tensor:
+        """`x` [T, in] to [T, out], each row's adapter added; `group` is None where there is no bank."""
+        ...
+
+    def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """See `DecoderOps`."""
+        ...
+
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        """See `DecoderOps`."""
+        ...
+
+    def step_indices(
+        self,
+        given_ids: Tensor,
+        positions: Tensor,
+        token_rows: Tensor,
+        *tables: Tensor,
+        block_size: int,
+        on_device: int,
+        padding: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Ids and slots of a step's tokens, [T] int64; `tables` are the block table and the rows' last tokens."""
+        ...
+
+    def argmax(self, logits: Tensor) -> Tensor:
+        """[N, V] to [N] int64."""
+        ...
+
+
+def make_attention(
+    backends: Backends,
+    config: DecoderConfig,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    block_size: int,
+    max_tokens: int,
+    max_rows: int,
+) -> Attention:
+    """Attention over a cache; see `TritonAttention` for the arguments."""
+    if backends.attention == "reference":
+        return ReferenceAttention(config, keys, values)
+    from services.generator.layers.triton_attention import TritonAttention
+
+    return TritonAttention(config, keys, values, block_size=block_size, max_tokens=max_tokens, max_rows=max_rows)
+
+
+def make_kernels(backends: Backends) -> LayerKernels:
+    """The kernels of a layer."""
+    if backends.kernels == "reference":
+        return ReferenceKernels()
+    from services.generator.layers.triton_kernels import TritonKernels
+
+    return TritonKernels()

@@ -1,0 +1,122 @@
+"""CUDA graphs of decode steps: captured at start for some numbers of rows, replayed for every step that fits one.
+
+Owned by the ModelRunner. A graph reads its indices from one fixed buffer and leaves its outputs at fixed addresses, valid until the
+next replay. Steps without adapters have graphs of their own, so that they pay nothing for a bank; those with adapters have one for
+each chunk size, and fit any mix of adapters.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.generator.core.plan import StepPlan
+from services.generator.core.slots import NO_ADAPTER
+from services.generator.kernels.lora_segments import chunk_size_for
+from services.generator.runner.step_layout import StepLayout, decode_shape
+from services.generator.runner.transfers import copy_into
+
+SMALL_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+STEP_BEYOND = 64
+
+
+class StepOutputs(NamedTuple):
+    """What the forward pass of a step leaves.
+
+    Attributes:
+        hidden: [T, C] after the last norm.
+        logits: [N, V].
+        rows: [N] int32, state rows that sample.
+        positions: [N] int32, of the tokens that the logits follow.
+    """
+
+    hidden: Tensor
+    logits: Tensor
+    rows: Tensor
+    positions: Tensor
+
+    def first(self, count: int) -> "StepOutputs":
+        """Without the rows that only fill a graph."""
+        return StepOutputs(self.hidden, self.logits[:count], self.rows[:count], self.positions[:count])
+
+
+Compute = Callable[[Tensor, StepLayout], StepOutputs]
+"""From a packed step on the device to its outputs, launching always the same for one layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedStep:
+    """One graph."""
+
+    layout: StepLayout
+    graph: torch.cuda.CUDAGraph
+    outputs: StepOutputs
+
+
+class DecodeGraphs:
+    """All graphs.
+
+    Args:
+        max_rows: the most decode rows of a step.
+        num_slots: slots of the adapter bank; None where there is none.
+    """
+
+    def __init__(
+        self, compute: Compute, max_rows: int, num_slots: int | None, spare_row: int, device: torch.device
+    ) -> None:
+        self._sizes = graph_sizes(max_rows)
+        layouts = list(_layouts(self._sizes, num_slots, spare_row))
+        self._packed = torch.zeros(max(layout.borders()[-1] for layout in layouts), dtype=torch.int32, device=device)
+        pool = torch.cuda.graph_pool_handle()
+        self._graphs = {  # the largest first, so that the others find memory for theirs
+            (layout.shape.num_rows, layout.shape.lora_chunk): self._capture(compute, layout, pool)
+            for layout in reversed(layouts)
+        }
+
+    def find(self, plan: StepPlan) -> CapturedStep | None:
+        """The graph that a plan fits, if there is one."""
+        num_rows = len(plan.rows)
+        if plan.num_decodes < num_rows or num_rows > self._sizes[-1]:
+            return None
+        size = next(size for size in self._sizes if size >= num_rows)
+        return self._graphs[size, lora_chunk_for(plan, size)]
+
+    def replay(self, captured: CapturedStep, plan: StepPlan) -> StepOutputs:
+        """Launch a step; the tables must have the plan applied."""
+        copy_into(self._packed, captured.layout.pack(plan))
+        captured.graph.replay()
+        return captured.outputs.first(len(plan.rows))
+
+    def _capture(self, compute: Compute, layout: StepLayout, pool: tuple[int, int]) -> CapturedStep:
+        packed = self._packed[: layout.borders()[-1]]
+        copy_into(packed, layout.pack_padding())
+        compute(packed, layout)  # compiles kernels and makes workspaces, which a capture must not
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            outputs = compute(packed, layout)
+        # Hidden states are not kept: their memory is for the next graph.
+        return CapturedStep(layout, graph, outputs._replace(hidden=outputs.hidden[:0].clone()))
+
+
+def graph_sizes(max_rows: int) -> list[int]:
+    """Numbers of rows that graphs are captured for; the last is `max_rows`."""
+    sizes = [*SMALL_SIZES, *range(SMALL_SIZES[-1] + STEP_BEYOND, max_rows, STEP_BEYOND)]
+    return [*(size for size in sizes if size < max_rows), max_rows]
+
+
+def lora_chunk_for(plan: StepPlan, num_rows: int) -> int | None:
+    """The chunk size for a plan's adapters in a step of `num_rows` tokens; None where it has no adapter."""
+    slots = np.unique(plan.adapter_slots[plan.adapter_slots != NO_ADAPTER])
+    return chunk_size_for(num_rows, len(slots)) if len(slots) else None
+
+
+def _layouts(sizes: list[int], num_slots: int | None, spare_row: int) -> Iterator[StepLayout]:
+    for size in sizes:
+        yield StepLayout(decode_shape(size, None), 0, spare_row)
+        if num_slots is not None:
+            for chunk in sorted({chunk_size_for(size, count) for count in range(1, size + 1)}):
+                yield StepLayout(decode_shape(size, chunk), num_slots, spare_row)

@@ -1,0 +1,45 @@
+"""The decoder's operations for one step: the chosen backends, with the step's inputs and each layer's adapters filled in.
+
+Made by the ModelRunner once per step. Owns nothing.
+"""
+
+from torch import Tensor
+
+from services.generator.layers.backends import Attention, LayerKernels
+from services.generator.layers.forward_batch import ForwardBatch
+from services.generator.runner.adapter_bank import AdapterBank
+from shared.modeling.decoder import DecoderLayer, DecoderOps, Linear
+
+
+class StepOps(DecoderOps):
+    """See `DecoderOps`.
+
+    Args:
+        rotary: [T, D], see `rope_table`.
+    """
+
+    def __init__(
+        self, batch: ForwardBatch, attention: Attention, kernels: LayerKernels, bank: AdapterBank | None, rotary: Tensor
+    ) -> None:
+        self._batch = batch
+        self._attention = attention
+        self._kernels = kernels
+        self._bank = bank
+        self._rotary = rotary
+
+    def project(self, layer: int, group: str, linear: Linear, x: Tensor) -> Tensor:
+        """Base projection of every row at once, and each row's adapter."""
+        adapters = None if self._bank is None else self._bank.group(layer, group)
+        return self._kernels.project(linear, x, adapters, self._batch)
+
+    def attend(self, index: int, layer: DecoderLayer, qkv: Tensor) -> Tensor:
+        """Attention over the paged cache."""
+        return self._attention(index, layer, qkv, self._batch, self._rotary)
+
+    def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """Residual sum and its norm."""
+        return self._kernels.add_norm(residual, x, weight, eps)
+
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        """Activation of the MLP."""
+        return self._kernels.silu_and_mul(gate_up)

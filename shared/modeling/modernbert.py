@@ -1,0 +1,93 @@
+"""ModernBERT's encoder in plain torch, for inference: norms before the blocks, rotary positions, and windows in most layers.
+
+Made by `modernbert_loader`. Runs on flat tokens; only attention sees sequences side by side.
+Source: Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder, arXiv:2412.13663, §2.1.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from shared.modeling.encoder_layers import Activation, LayerNorm, attend, window_mask
+from shared.modeling.linear import LinearLayer
+from shared.modeling.modernbert_config import ModernBertConfig
+from shared.modeling.ragged import RaggedBatch
+from shared.modeling.rope import apply_rope
+
+
+@dataclass(frozen=True)
+class ModernBertLayer:
+    """Attention and a gated feed-forward network, each behind its norm and added to what came in.
+
+    `attention_norm` is None in the first layer, whose input is normed already.
+    """
+
+    attention_norm: LayerNorm | None
+    qkv: LinearLayer
+    attention_out: LinearLayer
+    norm: LayerNorm
+    up_gate: LinearLayer
+    down: LinearLayer
+    activation: Activation
+    num_heads: int
+    is_local: bool
+
+    def __call__(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+        normed = x if self.attention_norm is None else self.attention_norm(x)
+        x = x + self.attention_out(attend(self.qkv(normed)))
+        up, gate = self.up_gate(self.norm(x)).chunk(2, dim=-1)
+        return x + self.down(self.activation(up) * gate)
+
+
+class ModernBertEncoder:
+    """The embeddings and the stack of layers.
+
+    Args:
+        words: [V, H].
+        tables: rows of cosines and sines by position, for the layers that see everything and for those with a window.
+    """
+
+    num_token_types = 0
+
+    def __init__(
+        self,
+        config: ModernBertConfig,
+        words: Tensor,
+        norms: tuple[LayerNorm, LayerNorm],
+        layers: list[ModernBertLayer],
+        tables: tuple[Tensor, Tensor],
+    ) -> None:
+        self.vocab_size = config.vocab_size
+        self.max_positions = config.max_positions
+        self.hidden_size = config.hidden_size
+        self._config = config
+        self._words = words
+        self._first_norm, self._last_norm = norms
+        self._layers = layers
+        self._tables = tables
+
+    def encode(self, batch: RaggedBatch) -> Tensor:
+        """Hidden states after the last norm, [T, H]."""
+        x = self._first_norm(functional.embedding(batch.token_ids, self._words))
+        masks = (batch.mask, window_mask(batch, self._config.half_window))
+        rows = [table.index_select(0, batch.positions) for table in self._tables]
+        attend_all, attend_near = (
+            self._attention(batch, mask, table_rows) for mask, table_rows in zip(masks, rows, strict=True)
+        )
+        for layer in self._layers:
+            x = layer(x, attend_near if layer.is_local else attend_all)
+        return self._last_norm(x)
+
+    def _attention(self, batch: RaggedBatch, mask: Tensor | None, table_rows: Tensor) -> Callable[[Tensor], Tensor]:
+        num_heads, head_dim = self._config.num_heads, self._config.head_dim
+
+        def rotate_and_attend(qkv: Tensor) -> Tensor:
+            qk, v = torch.split(qkv, [2 * num_heads * head_dim, num_heads * head_dim], dim=-1)
+            # In fp32 whatever the model's dtype, as in transformers; the table is fp32.
+            rotated = apply_rope(qk.reshape(len(qk), 2 * num_heads, head_dim).float(), table_rows).to(qkv.dtype)
+            return attend(torch.cat([rotated.flatten(1), v], dim=-1), batch, num_heads, mask)
+
+        return rotate_and_attend

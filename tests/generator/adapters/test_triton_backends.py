@@ -1,0 +1,48 @@
+"""The Triton backends in a whole model: prompts and decode steps, adapters and base rows mixed, against `peft`."""
+
+import pytest
+import torch
+
+from services.generator.core.request import SamplingParams
+from services.generator.engine.build import build_model
+from services.generator.settings import GeneratorSettings
+from tests.generator.adapters.conftest import make_adapter, reference_logits
+from tests.generator.driving import OfflineEngine
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+
+PROMPTS = [[7, 60, 3, 99, 12], [11] * 21, [5, 8]]
+NAMES = ["small", None, "large"]
+NUM_NEW = 4
+
+
+@pytest.fixture(scope="module")
+def folders(base, tmp_path_factory):
+    """An adapter on everything and one on some, of different ranks."""
+    made = tmp_path_factory.mktemp("adapters")
+    small = make_adapter(base, made / "small", r=2, target_modules=["q_proj", "down_proj"])
+    return {"small": small, "large": make_adapter(base, made / "large", seed=1, r=7), None: None}
+
+
+def build(base, folders, **changes):
+    lora = [f"{name}={folder}" for name, folder in folders.items() if name]
+    return build_model(
+        GeneratorSettings(
+            model=str(base), kv_cache_memory_bytes=2**24, max_model_len=64, max_num_seqs=4, lora=lora, **changes
+        )
+    )
+
+
+def test_greedy_text_of_a_mixed_batch(base, folders):
+    built = build(
+        base, folders, attention_backend="triton", kernel_backend="triton", max_num_batched_tokens=16, max_lora_rank=8
+    )
+    engine = OfflineEngine(built)
+    params = [SamplingParams(temperature=0.0, max_tokens=NUM_NEW, logprobs=1) for _ in PROMPTS]
+    outputs = engine.generate(PROMPTS, each=params, adapters=NAMES)
+    for index, (prompt, name, output) in enumerate(zip(PROMPTS, NAMES, outputs, strict=True)):
+        expected = reference_logits(base, folders[name], prompt + output)[len(prompt) - 1 : -1]
+        assert output == expected.argmax(dim=-1).tolist()
+        chosen = torch.log_softmax(expected.double(), dim=-1).amax(dim=-1)
+        ours = torch.tensor([entry.logprob for entry in engine.logprobs[index]], dtype=torch.float64)
+        assert (ours - chosen).abs().max() < 1e-4
