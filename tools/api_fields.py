@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from pydantic.fields import FieldInfo
 
+from shared.contracts.adapters import LoadAdapterRequest, PinAdapterRequest, UnloadAdapterRequest
 from shared.contracts.chat import ChatRequest
 from shared.contracts.completions import CompletionRequest
 from shared.contracts.conversation import ChatMessage, FunctionCall, TextPart, ToolCall
@@ -36,6 +37,9 @@ ENDPOINTS: dict[str, type[WireModel]] = {
     "/v1/completions": CompletionRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
+    "/v1/load_lora_adapter": LoadAdapterRequest,
+    "/v1/unload_lora_adapter": UnloadAdapterRequest,
+    "/v1/pin_lora_adapter": PinAdapterRequest,
     "/v1/embeddings": EmbeddingRequest,
     "/v1/rerank, /rerank, /v2/rerank": RerankRequest,
     "/rerank, /v1/rerank, /v2/rerank": TeiRerankRequest,

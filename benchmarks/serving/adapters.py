@@ -26,9 +26,9 @@ RANK = 8
 PROMPT = "Write a very long and detailed story about number {}."
 
 
-def write_adapter(folder: Path, seed: int) -> None:
-    """An adapter with random weights on every projection, in the layout of PEFT."""
-    config = read_decoder_config(json.loads((MODEL / "config.json").read_text(encoding="utf-8")))
+def write_adapter(folder: Path, seed: int, model: Path = MODEL) -> None:
+    """An adapter of `model` with random weights on every projection, in the layout of PEFT."""
+    config = read_decoder_config(json.loads((model / "config.json").read_text(encoding="utf-8")))
     generator = torch.Generator().manual_seed(seed)
     tensors: dict[str, torch.Tensor] = {}
     for layer in range(config.num_layers):

@@ -23,6 +23,7 @@ POST_PATHS: dict[str, Service] = {
     "/detokenize": Service.GENERATOR,
     "/v1/load_lora_adapter": Service.GENERATOR,
     "/v1/unload_lora_adapter": Service.GENERATOR,
+    "/v1/pin_lora_adapter": Service.GENERATOR,
     "/v1/embeddings": Service.EMBEDDER,
     "/v1/rerank": Service.RERANKER,
     "/rerank": Service.RERANKER,
@@ -33,7 +34,7 @@ POST_PATHS: dict[str, Service] = {
 GET_PATHS: dict[str, Service] = {"/v1/adapters": Service.GENERATOR}
 SERVICE_OF_PATH: dict[str, Service] = POST_PATHS | GET_PATHS
 
-ADMIN_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+ADMIN_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/pin_lora_adapter"})
 """They change a server; they need the admin key and are never sent twice."""
 
 TASK_OF_SERVICE: dict[Service, Task] = {

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
+from services.generator.api.adapters import adapters_router
 from services.generator.api.admin import admin_router
 from services.generator.api.chat import chat_router
 from services.generator.api.completions import completions_router
@@ -44,8 +45,11 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
     supervisor = EngineSupervisor(settings, handle)
     service = build_service(settings, handle)
     service.metrics.watch(lambda: handle.stats, num_restarts=lambda: supervisor.num_restarts)
+    service.metrics.watch_adapters(lambda: handle.adapter_view)
     if settings.ignore_unknown_fields:
         log.warning("unknown_fields_are_ignored")
+
+    adapters = adapters_router(handle, allows_changes=settings.allow_runtime_lora)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -59,7 +63,13 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
         service.metrics.all,
         readiness=lambda: Readiness(ready=handle.state is EngineState.READY, parts={"engine": handle.state.value}),
         lifespan=lifespan,
-        routers=[completions_router(service), chat_router(service), models_router(service), admin_router(handle)],
+        routers=[
+            completions_router(service),
+            chat_router(service),
+            models_router(service),
+            admin_router(handle),
+            adapters,
+        ],
     )
 
 

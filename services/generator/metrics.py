@@ -3,10 +3,12 @@
 Declared here, used by the routes and by `app.py`. Names follow `shared.observability.metrics`.
 """
 
+import time
 from collections.abc import Callable
 
+from services.generator.core.adapter_view import AdapterView
 from services.generator.core.messages import EngineStats
-from shared.observability.metrics import Metrics
+from shared.observability.metrics import Metrics, Samples
 
 
 class GeneratorMetrics:
@@ -45,6 +47,61 @@ class GeneratorMetrics:
             ("prefix_hit_tokens_total", "Prompt tokens found in the prefix cache.", "num_prefix_hit_tokens"),
         ):
             self.all.counter_read_from(name, description, _reader(stats, field))
+
+    def watch_adapters(self, view: Callable[[], AdapterView]) -> None:
+        """Export what is known of adapters, as it is when somebody asks."""
+        for name, description, host, device in (
+            (
+                "adapter_hits_total",
+                "Requests whose adapter was in the tier already.",
+                "num_host_hits",
+                "num_device_hits",
+            ),
+            ("adapter_misses_total", "Those whose adapter was not.", "num_host_misses", "num_device_loads"),
+            ("adapter_loads_total", "Adapters that came into the tier.", "num_host_loads", "num_device_loads"),
+            ("adapter_evictions_total", "Those that left for others.", "num_host_evictions", "num_device_evictions"),
+            ("adapters", "Adapters in the tier.", "num_in_host", "num_in_slots"),
+        ):
+            self.all.family_read_from(name, description, ("tier",), _tiers(view, host, device))
+        for name, description, field in (
+            ("adapter_load_seconds_total", "Time spent on reading and checking adapters.", "host_load_s"),
+            ("adapter_host_bytes", "Host memory of adapters.", "host_bytes"),
+        ):
+            self.all.family_read_from(name, description, (), _single(view, field))
+        self.all.family_read_from(
+            "adapter_bank_bytes", "Device memory of all slots.", (), lambda: [((), float(_bank_bytes(view())))]
+        )
+        self.all.alias_read_from(
+            "vllm:lora_requests_info",
+            "Adapters with running and with waiting requests, as the Kubernetes inference gateway reads them.",
+            ("max_lora", "running_lora_adapters", "waiting_lora_adapters"),
+            lambda: _lora_requests_info(view()),
+        )
+
+
+def _tiers(view: Callable[[], AdapterView], host: str, device: str) -> Callable[[], Samples]:
+    return lambda: [
+        (("host",), float(getattr(view().counts, host))),
+        (("device",), float(getattr(view().counts, device))),
+    ]
+
+
+def _single(view: Callable[[], AdapterView], field: str) -> Callable[[], Samples]:
+    return lambda: [((), float(getattr(view().counts, field)))]
+
+
+def _bank_bytes(view: AdapterView) -> int:
+    return 0 if view.bank is None else view.bank.bank_bytes
+
+
+def _lora_requests_info(view: AdapterView) -> Samples:
+    """One sample, whose value is the time, since the newest of several counts."""
+    if view.bank is None:
+        return []
+    states = view.versions()
+    running = sorted({state.name for state in states if state.num_running})
+    waiting = sorted({state.name for state in states if state.num_requests > state.num_running})
+    return [((str(view.bank.num_slots), ",".join(running), ",".join(waiting)), time.time())]
 
 
 def _reader(stats: Callable[[], EngineStats], field: str) -> Callable[[], float]:

@@ -4,9 +4,9 @@ Read by `__main__` and handed to the engine process as JSON. Flags keep the name
 """
 
 import re
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from shared.settings.base import ModelSettings, RepeatedStr, settings_config
 
@@ -17,7 +17,10 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 LORA_TARGETS = (*PROJECTIONS, "embed_tokens", "lm_head")
 """Modules that adapters may change, by the last part of their names: those of layers, and all."""
 
-ADMIN_PATHS = frozenset({"/reset_prefix_cache"})
+ADAPTER_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/pin_lora_adapter"})
+"""Calls that change which adapters there are."""
+
+ADMIN_PATHS = frozenset({"/reset_prefix_cache"}) | ADAPTER_PATHS
 """Calls that change the server."""
 
 
@@ -88,6 +91,34 @@ class GeneratorSettings(ModelSettings):
         description="Seconds that a request waits for a slot before the rows of another adapter give way, and that an "
         "adapter keeps a slot at least while others wait.",
     )
+    max_cpu_loras: int = Field(
+        256,
+        ge=1,
+        description="Adapters in host memory at one time, at least --max-loras; further ones are read when needed.",
+    )
+    lora_root: RepeatedStr = Field(
+        [],
+        description="A folder below which every adapter is served under its path from there, and read when a request names it; "
+        "may be given several times.",
+    )
+    lora_scan_interval: float = Field(
+        10.0, gt=0, description="Seconds between two looks for new folders below --lora-root."
+    )
+    lora_eviction: Literal["lru", "lfu"] = Field(
+        "lru",
+        description="Which adapter leaves a slot or host memory for another: that used longest ago, or that used least.",
+    )
+    lora_preload: RepeatedStr = Field(
+        [], description="An adapter below a --lora-root to read at the start; may be given several times."
+    )
+    allow_runtime_lora: bool = Field(
+        False,
+        description="Let the holder of --admin-api-key load, unload and pin adapters while the service runs, from folders below "
+        "--lora-root.",
+    )
+    strict_adapter_base: bool = Field(
+        False, description="Refuse adapters that name another base model, instead of a warning."
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where the model runs; auto takes a GPU where torch finds one."
     )
@@ -135,6 +166,21 @@ class GeneratorSettings(ModelSettings):
             raise ValueError(f"each must be one of {', '.join(LORA_TARGETS)}")
         return values
 
+    @model_validator(mode="after")
+    def _check_adapters(self) -> Self:
+        if self.has_bank and self.max_cpu_loras < self.max_loras:
+            raise ValueError(f"--max-cpu-loras {self.max_cpu_loras} is less than --max-loras {self.max_loras}")
+        if self.lora_preload and not self.lora_root:
+            raise ValueError("--lora-preload needs a --lora-root")
+        if self.allow_runtime_lora and not (self.has_bank and self.admin_api_key):
+            raise ValueError("--allow-runtime-lora needs an --admin-api-key, and a --lora-root to load from")
+        return self
+
+    @property
+    def has_bank(self) -> bool:
+        """Whether there are adapters, or may be."""
+        return bool(self.lora or self.lora_root)
+
     @property
     def adapters(self) -> dict[str, str]:
         """Folder of each adapter by its name."""
@@ -147,6 +193,8 @@ class GeneratorSettings(ModelSettings):
 
     def bearer_keys(self, path: str) -> tuple[SecretStr, ...] | None:
         """Calls that change the server take the admin key only; without one they are closed."""
+        if path in ADAPTER_PATHS and not self.allow_runtime_lora:
+            return super().bearer_keys(path)  # it says itself that it is closed
         if path in ADMIN_PATHS:
             return () if self.admin_api_key is None else (self.admin_api_key,)
         return super().bearer_keys(path)

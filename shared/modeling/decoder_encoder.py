@@ -11,7 +11,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from shared.modeling.config import DecoderConfig, read_decoder_config
-from shared.modeling.decoder import DecoderLayer, DecoderOps, DecoderWeights, Linear, decoder_forward, linear, norm_heads
+from shared.modeling.decoder import (
+    DecoderLayer,
+    DecoderOps,
+    DecoderWeights,
+    Linear,
+    decoder_forward,
+    linear,
+    norm_heads,
+)
 from shared.modeling.decoder_loader import load_decoder
 from shared.modeling.ragged import RaggedBatch
 from shared.modeling.rope import apply_rope, rope_table

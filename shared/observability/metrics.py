@@ -5,10 +5,10 @@ Names follow `trivium_<service>_<noun>[_<unit>][_total]`.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 _NAME = re.compile(r"^[a-z]+(_[a-z]+)*$")
@@ -20,14 +20,24 @@ _BUCKETS: dict[str, tuple[float, ...]] = {
 }
 
 
-class _ReadCounter(Collector):
-    def __init__(self, name: str, description: str, read: Callable[[], float]) -> None:
-        self._name = name
-        self._description = description
+Samples = Iterable[tuple[Sequence[str], float]]
+"""Values of the labels, and the value itself."""
+
+
+class _ReadFamily(Collector):
+    """A metric whose values somebody else keeps; a counter where its name ends in `_total`."""
+
+    def __init__(self, name: str, description: str, labels: Sequence[str], read: Callable[[], Samples]) -> None:
+        self._kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        self._head = (name, description)
+        self._labels = labels
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(self._name, self._description, value=self._read())
+        family = self._kind(*self._head, labels=self._labels)
+        for labels, value in self._read():
+            family.add_metric(labels, value)
+        yield family
 
 
 class Metrics:
@@ -52,7 +62,15 @@ class Metrics:
         full = self._full(name)
         if not name.endswith("_total"):
             raise ValueError(f"counter {name!r} must end in _total")
-        self.registry.register(_ReadCounter(full, description, read))
+        self.registry.register(_ReadFamily(full, description, (), lambda: [((), read())]))
+
+    def family_read_from(self, name: str, description: str, labels: Sequence[str], read: Callable[[], Samples]) -> None:
+        """Counts or levels by label that somebody else keeps, asked for at each scrape; counts end in `_total`."""
+        self.registry.register(_ReadFamily(self._full(name), description, labels, read))
+
+    def alias_read_from(self, name: str, description: str, labels: Sequence[str], read: Callable[[], Samples]) -> None:
+        """The same under a name that tools of others look for, as it is."""
+        self.registry.register(_ReadFamily(name, description, labels, read))
 
     def histogram(self, name: str, description: str, labels: Sequence[str] = ()) -> Histogram:
         """A distribution; the suffix (`_seconds`, `_tokens`, `_bytes`, `_rows`) chooses the buckets."""

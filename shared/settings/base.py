@@ -112,7 +112,9 @@ def _refuse_unknown_variables(cls: type[ServiceSettings]) -> None:
 
 
 def _describe(cls: type[ServiceSettings], item: dict[str, Any]) -> str:
-    name = str(item["loc"][0]) if item["loc"] else ""
+    if not item["loc"]:
+        return str(item["msg"])  # of settings that do not go together, which the message names
+    name = str(item["loc"][0])
     flag = "--" + name.replace("_", "-")
     variable = f"{cls.model_config['env_prefix']}{name.upper()}"
     if item["type"] == "missing":

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from services.generator.core.messages import AdapterInfo, TokenEvent, TokenLogprob
+from services.generator.core.adapters import AdapterState
+from services.generator.core.messages import TokenEvent, TokenLogprob
 from services.generator.core.request import FinishReason, RequestOptions, SamplingParams
 
 
@@ -57,7 +58,7 @@ class FakeEngine:
         self._answer = answer
         self.submitted: list[tuple[list[int], SamplingParams]] = []
         self.closed: Exception | None = None
-        self.adapters: dict[str, AdapterInfo] = {}
+        self.adapters: dict[str, AdapterState] = {}
         self.used_adapters: list[str | None] = []
         self.salts: list[str | None] = []
         self.deadlines: list[int | None] = []

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from services.generator.api.adapters import adapters_router
 from services.generator.api.chat import chat_router
 from services.generator.api.completions import completions_router
 from services.generator.api.models import models_router
@@ -67,7 +68,12 @@ class Api:
             metrics.all,
             readiness=lambda: Readiness(ready=True, parts={}),
             lifespan=lifespan,
-            routers=[completions_router(service), chat_router(service), models_router(service)],
+            routers=[
+                completions_router(service),
+                chat_router(service),
+                models_router(service),
+                adapters_router(self.engine, allows_changes=False),
+            ],
         )
 
     def says(self, text, reason=FinishReason.LENGTH):

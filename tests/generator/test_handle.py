@@ -6,7 +6,7 @@ import pytest
 
 from services.generator.core.messages import TokenEvent, TokenLogprob
 from services.generator.core.request import FinishReason
-from services.generator.engine.handle import EngineHandle, TokenStream
+from services.generator.engine.token_stream import TokenStream
 from shared.errors import EngineDeadError
 
 
@@ -19,7 +19,7 @@ def read_all(*events):
         waiter: asyncio.Queue = asyncio.Queue()
         for event in events:
             waiter.put_nowait(event)
-        stream = TokenStream(EngineHandle(1), 7, waiter)
+        stream = TokenStream(lambda _request_id: None, 7, waiter)
         return [event async for event in stream]
 
     return asyncio.run(run())
@@ -48,6 +48,8 @@ def test_every_field_of_an_event_is_merged():
         "num_cached_tokens",
         "logprobs",
         "prompt_logprobs",
+        "adapter_digest",
+        "problem",
     }
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from services.generator.adapters.modules import EMBEDDING_KEY, GroupKey, GroupShape, Place
-from services.generator.core.adapters import AdapterDescription, AdapterReport, ModuleReport
+from services.generator.core.adapters import AdapterReport, ModuleReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,6 @@ class PackedAdapter:
     def num_bytes(self) -> int:
         """Host memory of its tensors."""
         return sum(group.a.nbytes + group.b.nbytes for group in self.groups.values())
-
-    def describe(self, name: str) -> AdapterDescription:
-        """What other processes are told."""
-        return AdapterDescription(name, self.digest, self.kv_digest, self.report)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,8 @@ def chat_router(service: GeneratorService) -> APIRouter:
     @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
     async def chat(request: Request, body: Annotated[ChatRequest, Depends(service.body(ChatRequest))]) -> Response:
         (prompt,), choices, pieces = await start_chat(service, body, deadline_ms(request.headers))
-        answer, headers = _Answer(service, body, prompt), service.answer_headers(body)
+        answer = _Answer(service, body, prompt, service.model_name(choices))
+        headers = await service.answer_headers(request, choices)
         if body.stream:
             return EventStream(answer.chunks(pieces), choices, headers)
         async with aclosing(choices):
@@ -61,7 +62,7 @@ async def start_chat(service: GeneratorService, body: ChatRequest, deadline: int
 class _Answer:
     """The answer to one request; id, time and model are the same in all its chunks."""
 
-    def __init__(self, service: GeneratorService, body: ChatRequest, prompt: list[int]) -> None:
+    def __init__(self, service: GeneratorService, body: ChatRequest, prompt: list[int], model: str) -> None:
         self._tokenizer = service.tokenizer
         self._num_choices = body.n or 1
         self._usage = UsageCounter([prompt], self._num_choices, service.metrics)
@@ -70,7 +71,7 @@ class _Answer:
         self._head: dict[str, Any] = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),
-            "model": service.model_name(body),
+            "model": model,
         }
 
     async def whole(self, pieces: Pieces) -> ChatResponse:

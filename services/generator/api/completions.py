@@ -37,7 +37,8 @@ def completions_router(service: GeneratorService) -> APIRouter:
         request: Request, body: Annotated[CompletionRequest, Depends(service.body(CompletionRequest))]
     ) -> Response:
         prompts, choices, pieces = await start_completion(service, body, deadline_ms(request.headers))
-        answer, headers = _Answer(service, body, prompts), service.answer_headers(body)
+        answer = _Answer(service, body, prompts, service.model_name(choices))
+        headers = await service.answer_headers(request, choices)
         if body.stream:
             return EventStream(answer.chunks(pieces), choices, headers)
         async with aclosing(choices):
@@ -65,14 +66,16 @@ def _echo(service: GeneratorService, body: CompletionRequest, prompts: Sequence[
 class _Answer:
     """The answer to one request; id, time and model are the same in all its chunks."""
 
-    def __init__(self, service: GeneratorService, body: CompletionRequest, prompts: Sequence[list[int]]) -> None:
+    def __init__(
+        self, service: GeneratorService, body: CompletionRequest, prompts: Sequence[list[int]], model: str
+    ) -> None:
         self._service = service
         self._usage = UsageCounter(prompts, body.n or 1, service.metrics)
         self._ends_with_usage = wants_usage(body)
         self._has_logprobs = body.logprobs is not None
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
-        self._model = service.model_name(body)
+        self._model = model
 
     async def whole(self, pieces: Pieces, num_choices: int) -> CompletionResponse:
         ends = await collect(pieces, num_choices, self._usage)

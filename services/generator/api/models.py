@@ -3,14 +3,12 @@
 Built by `app.py`. They answer while the engine loads too, without the adapters, which it reads.
 """
 
-from collections.abc import Iterable
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
 from services.generator.api.service import GeneratorService
-from services.generator.core.messages import AdapterInfo
-from shared.contracts.adapters import AdapterEntry, AdapterList
+from shared.contracts.models import ModelEntry
 from shared.contracts.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from shared.http.app import json_response
 from shared.http.body import body_schema
@@ -19,11 +17,13 @@ from shared.http.model_list import model_list_router
 
 def models_router(service: GeneratorService) -> APIRouter:
     """The routes over `service`."""
-    router = model_list_router(lambda: [service.card.entry(), *map(service.card.adapter_entry, _adapters(service))])
+    card = service.card
 
-    @router.get("/v1/adapters")
-    async def adapters() -> Response:
-        return json_response(AdapterList(data=[_entry(info) for info in _adapters(service)]))
+    def entries() -> list[ModelEntry]:
+        adapters = sorted(service.engine.adapters.items())
+        return [card.entry(), *(card.adapter_entry(state.description) for _, state in adapters)]
+
+    router = model_list_router(entries)
 
     @router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
     async def tokenize(body: Annotated[TokenizeRequest, Depends(service.body(TokenizeRequest))]) -> Response:
@@ -39,14 +39,6 @@ def models_router(service: GeneratorService) -> APIRouter:
         return json_response(DetokenizeResponse(prompt=await service.prompts.detokenize(body.tokens)))
 
     return router
-
-
-def _adapters(service: GeneratorService) -> Iterable[AdapterInfo]:
-    return service.engine.adapters.values()
-
-
-def _entry(info: AdapterInfo) -> AdapterEntry:
-    return AdapterEntry(**{name: getattr(info, name) for name in AdapterEntry.model_fields})
 
 
 async def _tokens(service: GeneratorService, body: TokenizeRequest) -> list[int]:

@@ -21,6 +21,7 @@ from shared.contracts.generation import GenerationFields
 from shared.contracts.wire import WireModel
 from shared.errors import AdapterNotFoundError, InvalidRequestError
 from shared.http.body import json_body
+from shared.http.disconnect import until_disconnect
 from shared.text.tokenizer import Tokenizer
 
 Model = TypeVar("Model", bound=WireModel)
@@ -77,14 +78,21 @@ class GeneratorService:
             raise InvalidRequestError(f"lora: {fields.lora!r} is not the model {fields.model!r}", param="lora")
         return fields.model
 
-    def answer_headers(self, fields: GenerationFields) -> dict[str, str]:
-        """Which adapter answers, by name and content, for clients that care which version it was."""
-        name = self.adapter_of(fields)
-        return {} if name is None else {"x-trivium-adapter": f"{name}@{self.engine.adapters[name].digest}"}
+    async def answer_headers(self, request: Request, choices: Choices) -> dict[str, str]:
+        """Which adapter answers, by name and content, for clients that care which version it is; known once it is admitted.
 
-    def model_name(self, fields: GenerationFields) -> str:
+        Raises:
+            ServiceError: the request is not admitted.
+            ClientDisconnect: the client left before that.
+        """
+        if choices.adapter is None:
+            return {}
+        digest = await until_disconnect(request, choices.adapter_digest())
+        return {"x-trivium-adapter": f"{choices.adapter}@{digest}"}
+
+    def model_name(self, choices: Choices) -> str:
         """What the answer says it came from."""
-        return self.adapter_of(fields) or self.card.name
+        return choices.adapter or self.card.name
 
     async def start(
         self,

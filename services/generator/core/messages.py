@@ -3,11 +3,14 @@
 Encoded as msgpack by the transport. One message of events per step and API process; nothing here knows sockets.
 """
 
+from enum import StrEnum
+
 import msgspec
 
+from services.generator.core.adapters import AdapterCounts, AdapterReport, AdapterState, BankContract, RejectedFolder
 from services.generator.core.request import FinishReason, Request
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
@@ -32,39 +35,55 @@ class ResetPrefixCache(msgspec.Struct, tag=True, frozen=True):
     """Forget the content of all KV blocks."""
 
 
+class LoadAdapter(msgspec.Struct, tag=True, frozen=True):
+    """Read the adapter in a folder below a root and serve it; answered by `AdapterAnswer`.
+
+    Attributes:
+        path: absolute, or relative to a root.
+        is_dry_run: check and report only.
+        may_replace: whether the name may be in use for other content, which is then a new version.
+    """
+
+    call_id: int
+    name: str
+    path: str
+    is_dry_run: bool = False
+    may_replace: bool = True
+
+
+class UnloadAdapter(msgspec.Struct, tag=True, frozen=True):
+    """Take an adapter out of memory; with `drains` after the requests that use it. Answered by `AdapterAnswer`."""
+
+    call_id: int
+    name: str
+    drains: bool = False
+
+
+class PinAdapter(msgspec.Struct, tag=True, frozen=True):
+    """Keep an adapter in memory, or let it go again; answered by `AdapterAnswer`."""
+
+    call_id: int
+    name: str
+    is_pinned: bool
+
+
+AdapterCommand = LoadAdapter | UnloadAdapter | PinAdapter
+
+
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
     """Leave the loop after the step in flight."""
 
 
-Command = Hello | Submit | Abort | ResetPrefixCache | Shutdown
-
-
-class AdapterInfo(msgspec.Struct, array_like=True, frozen=True):
-    """An adapter that requests can name.
-
-    Attributes:
-        root: where it was read from.
-        digest: SHA-256 of its content, in hexadecimal.
-        max_rank: largest rank of any of its modules.
-        num_modules: modules that it changes.
-        num_bytes: of its tensors in host memory.
-    """
-
-    name: str
-    root: str
-    digest: str
-    max_rank: int
-    num_modules: int
-    num_bytes: int
+Command = Hello | Submit | Abort | ResetPrefixCache | Shutdown | AdapterCommand
 
 
 class EngineReady(msgspec.Struct, tag=True, frozen=True):
-    """The model is loaded; limits that the engine measured."""
+    """The model is loaded; limits that the engine measured. `AdapterChanges` with all adapters comes first, if there is a bank."""
 
     max_model_len: int
     num_blocks: int
     block_size: int
-    adapters: list[AdapterInfo] = []
+    bank: BankContract | None = None
 
 
 class Refused(msgspec.Struct, tag=True, frozen=True):
@@ -87,6 +106,8 @@ class TokenEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
         num_cached_tokens: with the first tokens: prompt tokens whose KV was in the prefix cache.
         logprobs: one for each of `token_ids`, where asked for.
         prompt_logprobs: for the next prompt tokens from the second on, where asked for; comes before the first token.
+        adapter_digest: once, as soon as it is certain: of the version of its adapter that answers, in hexadecimal.
+        problem: what is wrong with the adapter, where that is why it ended.
     """
 
     request_id: int
@@ -95,6 +116,8 @@ class TokenEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     num_cached_tokens: int | None = None
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
+    adapter_digest: str | None = None
+    problem: str | None = None
 
 
 class EngineStats(msgspec.Struct, array_like=True, frozen=True):
@@ -115,4 +138,49 @@ class StepEvents(msgspec.Struct, tag=True, frozen=True):
     stats: EngineStats
 
 
-Event = EngineReady | Refused | StepEvents
+class AdapterChanges(msgspec.Struct, tag=True, frozen=True):
+    """What is not as it was, for every API process; the first one has everything.
+
+    Attributes:
+        gone: version ids.
+        rejects: all there are, where something about them changed.
+    """
+
+    changed: list[AdapterState]
+    gone: list[int]
+    counts: AdapterCounts
+    rejects: list[RejectedFolder] | None = None
+
+
+class AdapterOutcome(StrEnum):
+    """What an adapter command came to."""
+
+    LOADED = "loaded"
+    UNCHANGED = "unchanged"
+    CHECKED = "checked"
+    UNLOADED = "unloaded"
+    DRAINING = "draining"
+    PINNED = "pinned"
+    UNPINNED = "unpinned"
+
+
+class AdapterAnswer(msgspec.Struct, tag=True, frozen=True):
+    """The end of an adapter command.
+
+    Attributes:
+        outcome: None where it was refused, for which `error` and `problem` say why and `param` where.
+        digest: of the content that is served under the name now, in hexadecimal.
+        report: of what was read.
+    """
+
+    call_id: int
+    outcome: AdapterOutcome | None = None
+    digest: str | None = None
+    root: str | None = None
+    report: AdapterReport | None = None
+    error: str | None = None
+    problem: str = ""
+    param: str | None = None
+
+
+Event = EngineReady | Refused | StepEvents | AdapterChanges | AdapterAnswer

@@ -18,6 +18,7 @@ class FinishReason(StrEnum):
     DEADLINE = "deadline"
     FAILED = "failed"
     NO_ADAPTER = "no_adapter"
+    BAD_ADAPTER = "bad_adapter"
 
 
 MAX_LOGIT_BIAS = 1024

@@ -36,8 +36,9 @@ class Sequence:
         row: place in the runner's tables while running.
         last_step_id: last plan that reads or writes this sequence's blocks and row.
         adapter: the version it runs on to its end; None for the base model.
+        has_lease: whether it depends on the content of `adapter`, as it does once it was admitted.
         blocked_since_ms: when it was first passed over for want of a slot, on the scheduler's clock; None where it was not.
-        salt: what determines its KV besides the token ids.
+        salt: what determines its KV besides the token ids; right from its first admission on.
         block_keys: content keys of its leading full blocks, whether it holds them or not.
         num_published_tokens: leading positions in blocks that others can find.
         num_cached_tokens: prompt positions that were found when it was first admitted.
@@ -55,6 +56,7 @@ class Sequence:
     row: int | None = None
     last_step_id: int = -1
     adapter: AdapterVersion | None = None
+    has_lease: bool = False
     blocked_since_ms: int | None = None
     salt: PrefixSalt = field(default_factory=PrefixSalt)
     block_keys: list[bytes] = field(default_factory=list)

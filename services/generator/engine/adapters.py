@@ -1,6 +1,6 @@
-"""Loads the adapters that the settings name and makes what the engine needs for them: the ledger, the bank, host memory.
+"""Makes what the engine needs for adapters, ledger, bank, host memory and their lifecycle, and reads what is served from the start.
 
-Called by `engine.build`, once, at start; an adapter that cannot be served stops the start and says why.
+Called by `engine.build`, once; an adapter that was named and cannot be served stops the start and says why.
 """
 
 from dataclasses import dataclass
@@ -11,13 +11,20 @@ import torch
 from services.generator.adapters.modules import AdapterTarget, group_shapes, outer_shapes
 from services.generator.adapters.packed import PackedAdapter
 from services.generator.adapters.peft_folder import load_adapter
-from services.generator.core.messages import AdapterInfo
+from services.generator.core.adapters import BankContract, describe
 from services.generator.core.specs import AdapterBankSpec, SchedulerLimits
+from services.generator.engine.adapter_catalog import AdapterCatalog
+from services.generator.engine.adapter_lifecycle import AdapterLifecycle
+from services.generator.engine.adapter_loader import AdapterLoader, AdapterPlace
+from services.generator.engine.adapter_scanner import AdapterScanner
+from services.generator.engine.adapter_snapshots import AdapterSnapshots
 from services.generator.runner.adapter_bank import AdapterBank
+from services.generator.runner.kv_cache_pool import kv_bytes_per_block
 from services.generator.runner.model_runner import AdapterStorage
 from services.generator.scheduler.adapter_registry import AdapterRegistry
+from services.generator.scheduler.eviction import EvictionOrder
 from services.generator.settings import GeneratorSettings
-from shared.errors import InvalidRequestError
+from shared.errors import ServiceError
 from shared.modeling.config import DecoderConfig
 from shared.observability.logging import get_logger
 from shared.settings.errors import StartError
@@ -27,16 +34,21 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedAdapters:
-    """Everything about the adapters of one engine; `storage` is None where there are none, which then cost nothing."""
+    """Everything about the adapters of one engine; None where there are none and none may come, which then cost nothing."""
 
     registry: AdapterRegistry
-    storage: AdapterStorage | None
-    infos: list[AdapterInfo]
+    storage: AdapterStorage | None = None
+    lifecycle: AdapterLifecycle | None = None
 
     @property
     def num_bank_bytes(self) -> int:
         """Device memory of the bank."""
         return 0 if self.storage is None else self.storage.bank.num_bytes
+
+    @property
+    def contract(self) -> BankContract | None:
+        """What may be loaded."""
+        return None if self.lifecycle is None else self.lifecycle.snapshots.contract
 
 
 def load_adapters(
@@ -47,7 +59,7 @@ def load_adapters(
     dtype: torch.dtype,
     device: torch.device,
 ) -> LoadedAdapters:
-    """Read every `--lora`, and make a bank for them.
+    """Read every `--lora` and `--lora-preload`, look below every `--lora-root`, and make a bank for them.
 
     Args:
         folder: of the base model.
@@ -56,8 +68,8 @@ def load_adapters(
     """
     if settings.model_name in settings.adapters:
         raise StartError(f"--lora {settings.model_name}=…: that is the name of the base model")
-    if not settings.lora:
-        return LoadedAdapters(AdapterRegistry(0), None, [])
+    if not settings.has_bank:
+        return LoadedAdapters(AdapterRegistry(0))
     target = AdapterTarget(
         base_model=settings.model_name,
         num_layers=config.num_layers,
@@ -67,28 +79,86 @@ def load_adapters(
         outer=outer_shapes(config),
         base_folder=folder,
         targets=frozenset(settings.lora_targets),
+        is_strict_base=settings.strict_adapter_base,
     )
     spec = AdapterBankSpec(settings.max_loras, settings.max_lora_rank, limits.max_num_batched_tokens)
-    bank = AdapterBank(target.banked_groups(), spec, dtype, device)
-    loaded = LoadedAdapters(AdapterRegistry(settings.max_loras), AdapterStorage(bank, {}), [])
+    storage = AdapterStorage(AdapterBank(target.banked_groups(), spec, dtype, device), {})
+    registry = AdapterRegistry(settings.max_loras, settings.max_cpu_loras, EvictionOrder(settings.lora_eviction))
+    snapshots = AdapterSnapshots(registry, _contract(settings, config, target, storage.bank.num_bytes))
+    catalog = AdapterCatalog(registry, storage.versions, snapshots.descriptions)
+    _serve_named(settings, target, registry, catalog)
+    roots = [_root(path) for path in settings.lora_root]
+    scanner = AdapterScanner(roots, target, settings.model_name, settings.lora_scan_interval) if roots else None
+    if scanner is not None:
+        scan = scanner.scan()
+        catalog.enter_scan(scan)
+        snapshots.reject(scan.rejects)
+        log.info("adapters_listed", num_adapters=len(scan.found), num_rejects=len(scan.rejects))
+        _preload(settings, target, registry, catalog)
+    lifecycle = AdapterLifecycle(
+        snapshots,
+        catalog,
+        AdapterLoader(target, roots),
+        scanner,
+        base_name=settings.model_name,
+        max_wait_s=settings.lora_max_wait,
+    )
+    return LoadedAdapters(registry, storage, lifecycle)
+
+
+def _serve_named(
+    settings: GeneratorSettings, target: AdapterTarget, registry: AdapterRegistry, catalog: AdapterCatalog
+) -> None:
+    """Every `--lora` is read, so that none is bad; those beyond the room in host memory are read again when they are wanted."""
     for name, path in settings.adapters.items():
-        _load(loaded, name, path, target)
-    return loaded
+        place = AdapterPlace(path, None)
+        adapter = _read(f"--lora {name}={path}", place, target)
+        if registry.host.has_room:
+            catalog.serve(name, place, adapter)
+        else:
+            catalog.register(name, place, describe(name, path, adapter.report))
 
 
-def _load(loaded: LoadedAdapters, name: str, path: str, target: AdapterTarget) -> None:
+def _preload(
+    settings: GeneratorSettings, target: AdapterTarget, registry: AdapterRegistry, catalog: AdapterCatalog
+) -> None:
+    for name in settings.lora_preload:
+        version = registry.find(name)
+        if version is None:
+            raise StartError(f"--lora-preload {name}: there is no such adapter below a --lora-root")
+        if version.is_in_host:
+            continue
+        if not registry.host.has_room:
+            raise StartError(f"--lora-preload {name}: there is no room for it; raise --max-cpu-loras")
+        place = catalog.place(version)
+        catalog.fill(version, place, _read(f"--lora-preload {name}", place, target))
+
+
+def _read(what: str, place: AdapterPlace, target: AdapterTarget) -> PackedAdapter:
     try:
-        adapter = load_adapter(Path(path), target)
-    except InvalidRequestError as error:
-        raise StartError(f"--lora {name}={path} cannot be served: {error}") from None
-    assert loaded.storage is not None  # noqa: S101 - made by the caller
-    version = loaded.registry.add(name, adapter.kv_digest)
-    loaded.storage.versions[version.version_id] = adapter
-    loaded.infos.append(_info(name, path, adapter))
-    for warning in adapter.warnings:
-        log.warning("adapter_warning", name=name, warning=warning)
-    log.info("adapter_loaded", name=name, digest=adapter.digest.hex()[:12], max_rank=adapter.max_rank)
+        return load_adapter(Path(place.folder), target, place.root)
+    except ServiceError as error:
+        raise StartError(f"{what} cannot be served: {error}") from None
 
 
-def _info(name: str, path: str, adapter: PackedAdapter) -> AdapterInfo:
-    return AdapterInfo(name, path, adapter.digest.hex(), adapter.max_rank, len(adapter.modules), adapter.num_bytes)
+def _root(path: str) -> Path:
+    try:
+        root = Path(path).resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise StartError(f"--lora-root {path} cannot be used: {error}") from None
+    if not root.is_dir():
+        raise StartError(f"--lora-root {path} is no folder")
+    return root
+
+
+def _contract(
+    settings: GeneratorSettings, config: DecoderConfig, target: AdapterTarget, bank_bytes: int
+) -> BankContract:
+    return BankContract(
+        settings.max_lora_rank,
+        settings.max_loras,
+        settings.max_cpu_loras,
+        tuple(sorted(settings.lora_targets)),
+        bank_bytes,
+        kv_tokens_per_slot=bank_bytes // settings.max_loras // kv_bytes_per_block(config, 1, target.dtype),
+    )

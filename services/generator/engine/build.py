@@ -15,6 +15,7 @@ from services.generator.core.end_tokens import read_end_token_ids
 from services.generator.core.grammar import GrammarsUnsupportedError, grammar_threads, make_grammar_tokenizer
 from services.generator.core.messages import EngineReady
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
+from services.generator.engine.adapter_lifecycle import AdapterLifecycle
 from services.generator.engine.adapters import load_adapters
 from services.generator.engine.device_memory import kv_blocks_beside
 from services.generator.engine.loop import EngineLoop
@@ -57,6 +58,7 @@ class BuiltModel:
     runner: ModelRunner
     ready: EngineReady
     max_in_flight: int
+    adapters: AdapterLifecycle | None = None
 
 
 def build_engine(settings: GeneratorSettings, num_threads: int, *, address: str) -> EngineLoop[LaunchedStep]:
@@ -68,7 +70,12 @@ def build_engine(settings: GeneratorSettings, num_threads: int, *, address: str)
     torch.set_num_threads(num_threads)
     built = build_model(settings)
     return EngineLoop(
-        built.scheduler, built.runner, ZmqTransport(address), built.ready, max_in_flight=built.max_in_flight
+        built.scheduler,
+        built.runner,
+        ZmqTransport(address),
+        built.ready,
+        max_in_flight=built.max_in_flight,
+        adapters=built.adapters,
     )
 
 
@@ -104,8 +111,9 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
             max_adapter_wait_ms=int(settings.lora_max_wait * MS_PER_S),
         ),
         runner=runner,
-        ready=EngineReady(limits.max_model_len, spec.num_blocks, spec.block_size, adapters.infos),
+        ready=EngineReady(limits.max_model_len, spec.num_blocks, spec.block_size, adapters.contract),
         max_in_flight=MAX_IN_FLIGHT_CPU if device.type == "cpu" else MAX_IN_FLIGHT_ACCELERATOR,
+        adapters=adapters.lifecycle,
     )
 
 

@@ -8,16 +8,19 @@ import asyncio
 import itertools
 import time
 import uuid
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Self
 
 import msgspec
 import zmq
 import zmq.asyncio
 
+from services.generator.core.adapter_view import AdapterView
+from services.generator.core.adapters import AdapterState
 from services.generator.core.messages import (
     Abort,
-    AdapterInfo,
+    AdapterAnswer,
+    AdapterChanges,
     Command,
     EngineReady,
     EngineStats,
@@ -31,7 +34,15 @@ from services.generator.core.messages import (
     TokenEvent,
 )
 from services.generator.core.request import Request, RequestOptions, SamplingParams
-from shared.errors import EngineDeadError, InternalError, NotReadyError, OverloadedError
+from services.generator.engine.adapter_calls import AdapterCalls, MakeCommand
+from services.generator.engine.token_stream import TokenStream
+from shared.errors import (
+    EngineDeadError,
+    ForbiddenError,
+    InternalError,
+    NotReadyError,
+    OverloadedError,
+)
 from shared.observability.logging import get_logger
 
 log = get_logger(__name__)
@@ -66,7 +77,13 @@ class EngineHandle:
         self.is_ready = asyncio.Event()
         self.ready_at: float | None = None
         self.stats = EngineStats()
-        self.adapters: dict[str, AdapterInfo] = {}
+        self.adapter_view = AdapterView()
+        self._adapter_calls = AdapterCalls(self._send)
+
+    @property
+    def adapters(self) -> Mapping[str, AdapterState]:
+        """What requests may name, by name."""
+        return self.adapter_view.current
 
     @property
     def num_requests(self) -> int:
@@ -78,6 +95,7 @@ class EngineHandle:
         self.state = EngineState.LOADING
         self.is_ready.clear()
         self.ready_at = None
+        self.adapter_view = AdapterView()
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, self._frontend_id.encode())
@@ -100,6 +118,7 @@ class EngineHandle:
         for waiter in self._waiters.values():
             waiter.put_nowait(None)
         self._waiters.clear()
+        self._adapter_calls.lose()
 
     def reset_prefix_cache(self) -> None:
         """Forget the content of all KV blocks; running requests keep theirs.
@@ -110,17 +129,23 @@ class EngineHandle:
         self.check_open()
         self._send(ResetPrefixCache())
 
+    async def change_adapter(self, make: MakeCommand) -> AdapterAnswer:
+        """Send the command that `make` makes of a call's id, and wait for the answer.
+
+        Raises:
+            ServiceError: the engine refuses it, or there is none, or it takes no adapters.
+        """
+        self.check_open()
+        if self.adapter_view.bank is None:
+            raise ForbiddenError("The service was started without --lora-root, so it takes no adapters")
+        return await self._adapter_calls.call(make)
+
     def shutdown(self) -> None:
         """Ask the engine to stop."""
         if self.state is EngineState.READY:
             self._send(Shutdown())
 
-    def submit(
-        self,
-        prompt: list[int],
-        sampling: SamplingParams,
-        options: RequestOptions,
-    ) -> "TokenStream":
+    def submit(self, prompt: list[int], sampling: SamplingParams, options: RequestOptions) -> TokenStream:
         """Start a request; its events come from the stream, which the caller must close.
 
         Raises:
@@ -136,7 +161,7 @@ class EngineHandle:
         self._waiters[request_id] = waiter
         shared = (options.cache_salt, options.deadline_ms, options.adapter)
         self._send(Submit(Request(self._frontend_id, request_id, prompt, sampling, *shared)))
-        return TokenStream(self, request_id, waiter)
+        return TokenStream(self.close, request_id, waiter)
 
     def close(self, request_id: int) -> None:
         """Forget a request, and abort it in the engine unless it has ended."""
@@ -170,61 +195,16 @@ class EngineHandle:
                 self.state = EngineState.READY
                 self.is_ready.set()
                 self.ready_at = time.monotonic()
-                self.adapters = {info.name: info for info in event.adapters}
+                self.adapter_view.bank = event.bank
+                self._adapter_calls.restore()
                 log.info("engine_ready", num_blocks=event.num_blocks, block_size=event.block_size)
             case StepEvents():
                 self.stats = event.stats
                 for token_event in event.tokens:
                     self._deliver(token_event)
+            case AdapterChanges():
+                self.adapter_view.take(event)
+            case AdapterAnswer():
+                self._adapter_calls.take(event)
             case Refused():
                 raise InternalError(f"the engine refused this process: {event.reason}")
-
-
-class TokenStream:
-    """Events of one request, the last with a finish reason; a reader that falls behind gets several steps in one event."""
-
-    def __init__(self, handle: EngineHandle, request_id: int, waiter: "asyncio.Queue[TokenEvent | None]") -> None:
-        self._handle = handle
-        self._request_id = request_id
-        self._waiter = waiter
-        self._is_over = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> TokenEvent:
-        """The next event.
-
-        Raises:
-            EngineDeadError: the engine stopped while it worked on this.
-        """
-        if self._is_over:
-            raise StopAsyncIteration
-        events = [await self._waiter.get()]
-        while not self._waiter.empty():
-            events.append(self._waiter.get_nowait())
-        alive = [event for event in events if event is not None]
-        self._is_over = len(alive) < len(events) or alive[-1].finish_reason is not None
-        if not alive or (self._is_over and alive[-1].finish_reason is None):
-            raise EngineDeadError("The engine stopped while it worked on this request")
-        return _merged(alive)
-
-    async def aclose(self) -> None:
-        """Give the request up; aborts it unless it has ended."""
-        self._handle.close(self._request_id)
-
-
-def _merged(events: list[TokenEvent]) -> TokenEvent:
-    """Several events of one request as one."""
-    if len(events) == 1:
-        return events[0]
-    logprobs = [entry for event in events for entry in event.logprobs or []]
-    prompt_logprobs = [entry for event in events for entry in event.prompt_logprobs or []]
-    return TokenEvent(
-        events[0].request_id,
-        [token_id for event in events for token_id in event.token_ids],
-        events[-1].finish_reason,
-        next((event.num_cached_tokens for event in events if event.num_cached_tokens is not None), None),
-        logprobs=logprobs or None,
-        prompt_logprobs=prompt_logprobs or None,
-    )

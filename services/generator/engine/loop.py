@@ -14,15 +14,19 @@ from services.generator.core.messages import (
     Command,
     EngineReady,
     Hello,
+    LoadAdapter,
+    PinAdapter,
     Refused,
     ResetPrefixCache,
     Shutdown,
     StepEvents,
     Submit,
     TokenEvent,
+    UnloadAdapter,
 )
 from services.generator.core.plan import IntArray, StepPlan, StepResult
 from services.generator.core.request import FinishReason
+from services.generator.engine.adapter_lifecycle import AdapterLifecycle
 from services.generator.engine.transport import EngineTransport
 from services.generator.scheduler.scheduler import Scheduler, group_by_frontend
 from shared.observability.logging import get_logger
@@ -66,7 +70,11 @@ class Runner(Protocol[Launched]):
 
 
 class EngineLoop(Generic[Launched]):
-    """The engine's only thread of control."""
+    """The engine's only thread of control.
+
+    Args:
+        adapters: None where there is no bank.
+    """
 
     def __init__(
         self,
@@ -76,24 +84,32 @@ class EngineLoop(Generic[Launched]):
         ready: EngineReady,
         *,
         max_in_flight: int,
+        adapters: AdapterLifecycle | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._transport = transport
         self._ready = ready
         self._max_in_flight = max_in_flight
+        self._adapters = adapters
+        self._frontend_ids: set[str] = set()
         self._in_flight: deque[tuple[StepPlan, RunningStep]] = deque()
         self._num_failures = 0
         self._is_stopping = False
 
     def run(self) -> None:
         """Serve until a Shutdown command, then close the transport."""
+        if self._adapters is not None:
+            self._adapters.start(self._transport.wake)
         while not self._is_stopping:
             for frontend_id, command in self._receive():
                 self._obey(frontend_id, command)
             self.step()
+            self._tend_adapters()
         while self._in_flight:
             self._commit_oldest()
+        if self._adapters is not None:
+            self._adapters.close()
         self._transport.close()
 
     def _receive(self) -> list[tuple[str, Command]]:
@@ -101,7 +117,7 @@ class EngineLoop(Generic[Launched]):
         if self._scheduler.has_work:
             return self._transport.receive(0)
         commands = self._transport.receive(IDLE_S)
-        if not commands:
+        if not commands and not (self._adapters is not None and self._adapters.has_news):
             self._scheduler.check_integrity()
             commands = self._transport.receive(None)
         return commands
@@ -111,14 +127,38 @@ class EngineLoop(Generic[Launched]):
         if shed := self._scheduler.shed():
             self._publish(group_by_frontend(shed))
         plan = self._scheduler.schedule()
+        if admitted := self._scheduler.admission.take_admitted():
+            self._publish(group_by_frontend(admitted))
         if plan is not None:
             self._launch(plan)
         elif not self._in_flight:
-            self._scheduler.wait(PREPARING_S)
+            self._wait()
         if self._in_flight and (plan is None or len(self._in_flight) >= self._max_in_flight):
             self._commit_oldest()
 
+    def _wait(self) -> None:
+        """Nothing can run before something else is done, a grammar or an adapter, if there is something to run at all."""
+        if self._adapters is not None and self._adapters.is_reading and self._scheduler.has_work:
+            self._adapters.wait(PREPARING_S)
+        else:
+            self._scheduler.wait(PREPARING_S)
+
+    def _tend_adapters(self) -> None:
+        """Go on with what adapters need between two steps, and tell everyone who should know."""
+        if self._adapters is None:
+            return
+        turn = self._adapters.turn(self._scheduler.now_ms, is_idle=not self._scheduler.has_work)
+        for version, problem in turn.failed:
+            self._publish(group_by_frontend(self._scheduler.admission.end_waiting(version, problem)))
+        if turn.changes is not None:
+            for frontend_id in self._frontend_ids:
+                self._transport.send(frontend_id, turn.changes)
+        for frontend_id, answer in turn.answers:
+            self._transport.send(frontend_id, answer)
+
     def _launch(self, plan: StepPlan) -> None:
+        if self._adapters is not None:
+            self._adapters.snapshots.note_copies(plan.adapter_copies)
         try:
             launched = self._runner.execute(plan)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the requests that are not at fault
@@ -174,6 +214,8 @@ class EngineLoop(Generic[Launched]):
                     self._end(frontend_id, command.request_id, FinishReason.ABORT)
             case ResetPrefixCache():
                 self._scheduler.reset_prefix_cache()
+            case LoadAdapter() | UnloadAdapter() | PinAdapter() if self._adapters is not None:
+                self._adapters.obey(frontend_id, command)
             case Shutdown():
                 self._is_stopping = True
 
@@ -181,6 +223,9 @@ class EngineLoop(Generic[Launched]):
         if hello.protocol_version != PROTOCOL_VERSION:
             self._transport.send(frontend_id, Refused(f"the engine speaks protocol version {PROTOCOL_VERSION}"))
             return
+        self._frontend_ids.add(frontend_id)
+        if self._adapters is not None:
+            self._transport.send(frontend_id, self._adapters.snapshots.everything())
         self._transport.send(frontend_id, self._ready)
 
     def _end(self, frontend_id: str, request_id: int, reason: FinishReason) -> None:

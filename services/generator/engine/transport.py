@@ -4,6 +4,7 @@ The engine loop holds one `EngineTransport`. Knows bytes and sockets, nothing of
 """
 
 import queue
+import threading
 from collections.abc import Callable
 from typing import Protocol
 
@@ -19,7 +20,11 @@ class EngineTransport(Protocol):
     """The engine's side: commands in, events out, each with the API process it belongs to."""
 
     def receive(self, timeout_s: float | None) -> list[tuple[str, Command]]:
-        """All commands that are there; waits up to `timeout_s` (None: forever) for the first."""
+        """All commands that are there; waits up to `timeout_s` (None: forever) for the first, or until woken."""
+        ...
+
+    def wake(self) -> None:
+        """Let `receive` return, now or at its next call; from any thread."""
         ...
 
     def send(self, frontend_id: str, event: Event) -> None:
@@ -44,6 +49,14 @@ class ZmqTransport:
         self._socket.setsockopt(zmq.SNDHWM, 0)  # a slow API process must not hold up the engine
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.bind(address)
+        self._wakes = self._context.socket(zmq.PULL)
+        self._wakes.bind("inproc://wake")
+        self._waker = self._context.socket(zmq.PUSH)
+        self._waker.connect("inproc://wake")
+        self._waker_lock = threading.Lock()  # a socket may be used by several threads, one after the other
+        self._poller = zmq.Poller()
+        for socket in (self._socket, self._wakes):
+            self._poller.register(socket, zmq.POLLIN)
         self._decoder = msgspec.msgpack.Decoder(Command)
         self._encoder = msgspec.msgpack.Encoder()
 
@@ -51,10 +64,20 @@ class ZmqTransport:
         """See EngineTransport."""
         timeout_ms = None if timeout_s is None else int(timeout_s * MS_PER_S)
         commands: list[tuple[str, Command]] = []
-        while self._socket.poll(0 if commands else timeout_ms):
-            identity, payload = self._socket.recv_multipart()
-            commands.append((identity.decode(), self._decoder.decode(payload)))
+        while ready := dict(self._poller.poll(timeout_ms)):
+            if self._wakes in ready:
+                self._wakes.recv()
+            if self._socket in ready:
+                identity, payload = self._socket.recv_multipart()
+                commands.append((identity.decode(), self._decoder.decode(payload)))
+            timeout_ms = 0
         return commands
+
+    def wake(self) -> None:
+        """See EngineTransport."""
+        with self._waker_lock:
+            if not self._waker.closed:
+                self._waker.send(b"")
 
     def send(self, frontend_id: str, event: Event) -> None:
         """See EngineTransport; an event for an API process that is gone is dropped by the socket."""
@@ -62,6 +85,9 @@ class ZmqTransport:
 
     def close(self) -> None:
         """See EngineTransport."""
+        with self._waker_lock:
+            self._waker.close(linger=0)
+        self._wakes.close(linger=0)
         self._socket.close(linger=500)
         self._context.term()
 
@@ -74,7 +100,7 @@ class InMemoryTransport:
     """
 
     def __init__(self, on_event: Callable[[str, Event], None]) -> None:
-        self._inbox: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[str, bytes] | None] = queue.SimpleQueue()
         self._on_event = on_event
 
     def put(self, frontend_id: str, command: Command) -> None:
@@ -86,11 +112,16 @@ class InMemoryTransport:
         commands: list[tuple[str, Command]] = []
         try:
             while True:
-                wait_s = 0 if commands else timeout_s
-                frontend_id, payload = self._inbox.get(block=wait_s != 0, timeout=wait_s)
-                commands.append((frontend_id, msgspec.msgpack.decode(payload, type=Command)))
+                item = self._inbox.get(block=timeout_s != 0, timeout=timeout_s)
+                timeout_s = 0
+                if item is not None:
+                    commands.append((item[0], msgspec.msgpack.decode(item[1], type=Command)))
         except queue.Empty:
             return commands
+
+    def wake(self) -> None:
+        """See EngineTransport."""
+        self._inbox.put(None)
 
     def send(self, frontend_id: str, event: Event) -> None:
         """See EngineTransport."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from services.generator.core.request import RequestOptions, SamplingParams
-from services.generator.frontend.generation import Engine, TextPiece, TextRules, TokenSource, generate_text
+from services.generator.frontend.generation import Engine, TextPiece, TextRules, TokenSource, check_end, generate_text
 from shared.text.tokenizer import Tokenizer
 
 
@@ -52,6 +52,27 @@ class Choices:
         except BaseException:
             await self.aclose()
             raise
+
+    @property
+    def adapter(self) -> str | None:
+        """Name of the adapter that answers; None for the base model."""
+        return self._options.adapter
+
+    async def adapter_digest(self) -> str | None:
+        """Of the version that answers, once the first choice is admitted; None for the base model.
+
+        Raises:
+            ServiceError: it is not admitted; nothing is left running then.
+        """
+        if self._options.adapter is None:
+            return None
+        try:
+            event = await self._sources[0].peek()
+            check_end(event)
+        except BaseException:
+            await self.aclose()
+            raise
+        return event.adapter_digest
 
     async def pieces(self) -> AsyncGenerator[tuple[int, TextPiece], None]:
         """(index, piece) in the order in which they come; ends when every choice has ended."""

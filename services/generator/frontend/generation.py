@@ -8,7 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from services.generator.core.messages import AdapterInfo, TokenEvent, TokenLogprob
+from services.generator.core.adapters import AdapterState
+from services.generator.core.messages import TokenEvent, TokenLogprob
 from services.generator.core.request import FinishReason, RequestOptions, SamplingParams
 from services.generator.frontend.detokenizer import IncrementalDetokenizer
 from services.generator.frontend.stop_strings import StopStrings
@@ -24,6 +25,10 @@ class TokenSource(Protocol):
         """The events, the last with a finish reason."""
         ...
 
+    async def peek(self) -> TokenEvent:
+        """The next event, which stays to be read."""
+        ...
+
     async def aclose(self) -> None:
         """Abort the request unless it has ended."""
         ...
@@ -37,7 +42,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def adapters(self) -> Mapping[str, AdapterInfo]:
+    def adapters(self) -> Mapping[str, AdapterState]:
         """What requests may name, by name."""
         ...
 
@@ -122,6 +127,25 @@ async def generate_text(source: TokenSource, tokenizer: Tokenizer, rules: TextRu
                     return
 
 
+def check_end(event: TokenEvent) -> None:
+    """Raise what a client is told where a request ended without an answer."""
+    match event.finish_reason:
+        case FinishReason.ERROR:
+            raise InvalidRequestError(
+                "The engine cannot run this request: it does not fit into the KV cache, or its grammar is too complex"
+            )
+        case FinishReason.DEADLINE:
+            raise DeadlineExceededError("The deadline of the request passed before it was started")
+        case FinishReason.NO_ADAPTER:
+            raise AdapterNotFoundError("The adapter is not there any more")
+        case FinishReason.BAD_ADAPTER:
+            raise InvalidRequestError(f"The adapter cannot be served: {event.problem}", param="model")
+        case FinishReason.FAILED:
+            raise InternalError("The engine failed on this request")
+        case FinishReason.ABORT:
+            raise InternalError("The request was aborted")
+
+
 class _ChoiceText:
     """Text of one choice as far as it has come, and what the next piece will carry besides."""
 
@@ -164,18 +188,7 @@ class _ChoiceText:
 
     def _last_piece(self, event: TokenEvent) -> TextPiece:
         reason = event.finish_reason
-        if reason is FinishReason.ERROR:
-            raise InvalidRequestError(
-                "The engine cannot run this request: it does not fit into the KV cache, or its grammar is too complex"
-            )
-        if reason is FinishReason.DEADLINE:
-            raise DeadlineExceededError("The deadline of the request passed before it was started")
-        if reason is FinishReason.NO_ADAPTER:
-            raise AdapterNotFoundError("The adapter is not there any more")
-        if reason is FinishReason.FAILED:
-            raise InternalError("The engine failed on this request")
-        if reason is FinishReason.ABORT:
-            raise InternalError("The request was aborted")
+        check_end(event)
         text = self._matcher.push(self._detokenizer.flush())
         if self._matcher.matched is not None:
             return self._piece(text, FinishReason.STOP, self._matcher.matched)

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.generator.core.adapters import AdapterDescription
 from services.generator.core.end_tokens import read_end_token_ids
-from services.generator.core.messages import AdapterInfo
 from shared.contracts.models import ModelEntry
 from shared.errors import ModelNotFoundError
 from shared.settings.model_folder import read_json
@@ -29,14 +29,14 @@ class ModelCard:
         if asked is not None and asked != self.name:
             raise ModelNotFoundError(f"model: {asked!r} is not served here; {self.name!r} is", param="model")
 
-    def adapter_entry(self, info: AdapterInfo) -> ModelEntry:
+    def adapter_entry(self, adapter: AdapterDescription) -> ModelEntry:
         """The line of an adapter of this model."""
         return ModelEntry(
-            id=info.name,
+            id=adapter.name,
             created=self.created,
             task="generate",
             max_model_len=self.max_model_len,
-            root=info.root,
+            root=adapter.root,
             parent=self.name,
         )
 

@@ -155,7 +155,10 @@ def _expand_rows_kernel(
     tl.store(y_ptr + row * stride_yt + offs_n, (y.to(tl.float32) + acc).to(y_ptr.dtype.element_ty), mask=mask_n)
 
 
-@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["order_ptr", "chunk_slots_ptr", "chunk_starts_ptr", "chunk_lens_ptr"])
+@triton.jit(
+    do_not_specialize=["num_rows"],
+    do_not_specialize_on_alignment=["order_ptr", "chunk_slots_ptr", "chunk_starts_ptr", "chunk_lens_ptr"],
+)
 def _expand_tiles_kernel(
     y_ptr, h_ptr, b_ptr, ranks_ptr, order_ptr, chunk_slots_ptr, chunk_starts_ptr, chunk_lens_ptr, num_rows, max_rank,
     stride_yt, stride_bslot, stride_bn,

@@ -133,7 +133,10 @@ def _shrink_rows_kernel(
         tl.store(h_ptr + offs_r, tl.sum(acc, axis=1) * scale, mask=mask_r)
 
 
-@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["order_ptr", "chunk_slots_ptr", "chunk_starts_ptr", "chunk_lens_ptr"])
+@triton.jit(
+    do_not_specialize=["num_rows"],
+    do_not_specialize_on_alignment=["order_ptr", "chunk_slots_ptr", "chunk_starts_ptr", "chunk_lens_ptr"],
+)
 def _shrink_tiles_kernel(
     h_ptr, x_ptr, a_ptr, ranks_ptr, scales_ptr, order_ptr, chunk_slots_ptr, chunk_starts_ptr, chunk_lens_ptr,
     num_rows, in_features, max_rank,

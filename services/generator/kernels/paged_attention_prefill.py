@@ -74,7 +74,10 @@ def paged_attention_prefill(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["stride_tilesa"], do_not_specialize_on_alignment=["block_table_ptr", "context_lens_ptr", "cu_query_lens_ptr", "tiles_ptr"])
+@triton.jit(
+    do_not_specialize=["stride_tilesa"],
+    do_not_specialize_on_alignment=["block_table_ptr", "context_lens_ptr", "cu_query_lens_ptr", "tiles_ptr"],
+)
 def _prefill_kernel(
     out_ptr, query_ptr, key_ptr, value_ptr, block_table_ptr, context_lens_ptr, cu_query_lens_ptr, tiles_ptr, scale,
     stride_outt, stride_outh, stride_queryt, stride_queryh, stride_cacheslot, stride_cacheh, stride_tables, stride_tilesa,

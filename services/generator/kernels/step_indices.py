@@ -54,7 +54,10 @@ def step_indices(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["num_tokens"], do_not_specialize_on_alignment=["slot_mapping_ptr", "given_ptr", "positions_ptr", "rows_ptr"])
+@triton.jit(
+    do_not_specialize=["num_tokens"],
+    do_not_specialize_on_alignment=["slot_mapping_ptr", "given_ptr", "positions_ptr", "rows_ptr"],
+)
 def _step_indices_kernel(
     token_ids_ptr, slot_mapping_ptr, given_ptr, positions_ptr, rows_ptr, table_ptr, last_token_ptr, num_tokens,
     stride_tables,

@@ -14,6 +14,7 @@ from services.generator.core.plan import IntArray, StepPlan, StepResult
 from services.generator.core.request import FinishReason, Request
 from services.generator.core.sequence import Sequence, SequenceStatus
 from services.generator.core.specs import SchedulerLimits
+from services.generator.scheduler.adapter_admission import AdapterAdmission, identify
 from services.generator.scheduler.adapter_registry import AdapterRegistry
 from services.generator.scheduler.deadlines import Clock, Deadlines, unix_ms
 from services.generator.scheduler.grammars import GrammarManager, RequestKey
@@ -33,6 +34,9 @@ class Scheduler:
         max_adapter_wait_ms: how long a sequence waits for a slot of the bank before others are preempted for it, which is
             also how long those keep theirs.
         clock: what deadlines and waits are measured with.
+
+    Attributes:
+        admission: what adapters mean for those that wait.
     """
 
     def __init__(
@@ -49,9 +53,9 @@ class Scheduler:
         self._kv_cache = kv_cache
         self._grammars = grammars
         self._adapters = adapters or AdapterRegistry(0)
-        self._max_adapter_wait_ms = max_adapter_wait_ms
         self._clock = clock
         self._queues = SequenceQueues(limits.max_num_seqs, kv_cache, grammars, self._adapters, clock)
+        self.admission = AdapterAdmission(self._adapters, self._queues, clock, max_adapter_wait_ms)
         self._deadlines = Deadlines(clock)
         self._in_flight: deque[BuiltPlan] = deque()
         self._next_step_id = 0
@@ -60,6 +64,11 @@ class Scheduler:
     def has_work(self) -> bool:
         """Whether some sequence is not finished, or something planned is not committed."""
         return len(self._queues) > 0 or len(self._in_flight) > 0
+
+    @property
+    def now_ms(self) -> int:
+        """What deadlines and waits are measured with."""
+        return self._clock()
 
     def submit(self, request: Request) -> FinishReason | None:
         """Queue a request; answers a reason where it can never run, and None where it waits."""
@@ -73,8 +82,7 @@ class Scheduler:
             return FinishReason.NO_ADAPTER
         if request.sampling.grammar is not None and self._grammars is None:
             return FinishReason.ERROR
-        kv_digest = None if adapter is None else adapter.kv_digest
-        sequence = Sequence(request, adapter=adapter, salt=PrefixSalt(kv_digest, request.cache_salt))
+        sequence = Sequence(request, adapter=adapter, salt=PrefixSalt(cache_salt=request.cache_salt))
         self._queues.accept(sequence)
         self._deadlines.note(request)
         return None
@@ -103,14 +111,14 @@ class Scheduler:
         if self._queues.suspects:
             self._schedule_suspect(builder)
         else:
-            self._make_room_for_adapters()
+            self.admission.make_room()
             budget = self._limits.max_num_batched_tokens
             budget, has_shortage = self._schedule_running(builder, list(self._queues.running), budget)
             if not has_shortage:
                 self._admit(builder, budget)
         if builder.is_empty:
             return None
-        built = builder.build(self._adapters.take_copies())
+        built = builder.build(self._adapters.slots.take_copies())
         for sequence in built.sampled:
             sequence.num_pending += 1
         self._in_flight.append(built)
@@ -153,7 +161,7 @@ class Scheduler:
             logprob = None if result.logprobs is None else token_logprob(sequence.request, result.logprobs, index)
             event = self._record(sequence, token_id, logprob)
             events.append((sequence.request.frontend_id, event))
-        self._queues.release_retired(built.plan.step_id + 1)
+        self._release_read(built.plan.step_id + 1)
         return events
 
     def recover(self) -> list[tuple[str, TokenEvent]]:
@@ -170,10 +178,10 @@ class Scheduler:
                 sequence.num_scored_tokens -= num_scored
         self._in_flight.clear()
         self._kv_cache.reset_cache()
-        self._queues.release_retired(self._next_step_id)
+        self._release_read(self._next_step_id)
         for sequence in reversed(self._queues.running.copy()):
             self._queues.preempt(sequence)
-        self._adapters.forget_slots()
+        self._adapters.slots.forget_all()
         self._queues.suspects = deque(s for s in concerned if s.status is not SequenceStatus.FINISHED)
         if len(concerned) > 1 or not self._queues.suspects:
             return []
@@ -257,13 +265,13 @@ class Scheduler:
         while num_passed < len(waiting) and self._queues.has_free_row and budget > 0 and most != 0:
             sequence = waiting[num_passed]
             if not self._adapters.can_enter(sequence.adapter):
-                if sequence.blocked_since_ms is None:
-                    sequence.blocked_since_ms = self._clock()
+                self.admission.pass_over(sequence)
                 num_passed += 1
                 continue
             most = None if most is None else most - 1
             if sequence.row is not None:
                 break  # preempted, and its old row and blocks are still read by a step in flight
+            identify(sequence)
             self._kv_cache.attach_prefix(sequence)
             length = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
             if not self._kv_cache.grow(sequence, sequence.num_computed_tokens + length):
@@ -280,27 +288,17 @@ class Scheduler:
         """Plan `length` tokens; from here on they count as computed."""
         builder.add(sequence, length, num_old_blocks)
         sequence.last_step_id = self._next_step_id
+        if sequence.adapter is not None:
+            sequence.adapter.last_step_id = self._next_step_id
         sequence.num_computed_tokens += length
         self._kv_cache.publish(sequence)
 
-    def _make_room_for_adapters(self) -> None:
-        """Preempt the rows of one resident adapter for a sequence that has waited too long for a slot.
-
-        An adapter keeps its slot for `max_adapter_wait_ms` at least, so more adapters than slots take turns of that length.
-        """
-        victim = self._adapters.longest_running() if self._adapters.is_full else None
-        longest_blocked_ms = self._clock() - self._max_adapter_wait_ms
-        if victim is None or victim.entered_ms > longest_blocked_ms:
-            return
-        blocked = ((s.blocked_since_ms, s) for s in self._queues.waiting if s.blocked_since_ms is not None)
-        since_ms, starving = min(blocked, key=lambda item: item[0], default=(None, None))
-        if since_ms is None or starving is None or since_ms > longest_blocked_ms:
-            return
-        for sequence in [s for s in reversed(self._queues.running) if s.adapter is victim]:
-            self._queues.preempt(sequence)
-        self._queues.put_first(starving)
-
     # --- recording ---
+
+    def _release_read(self, oldest_step_id: int) -> None:
+        """Every step before `oldest_step_id` is over: what only they read is free."""
+        self._queues.release_retired(oldest_step_id)
+        self._adapters.settle(oldest_step_id)
 
     def _record(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> TokenEvent:
         """Append a committed token and end the sequence if it was the last."""

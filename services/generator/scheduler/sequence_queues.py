@@ -6,6 +6,7 @@ it. Must not import torch.
 
 from collections import deque
 
+from services.generator.core.adapter_version import AdapterVersion
 from services.generator.core.sequence import Sequence, SequenceStatus
 from services.generator.scheduler.adapter_registry import AdapterRegistry
 from services.generator.scheduler.deadlines import Clock
@@ -21,6 +22,7 @@ class SequenceQueues:
         waiting: for a row, in the order in which they are admitted.
         running: in the order in which they were admitted.
         suspects: were in a step that failed, and have not sampled a token since.
+        admitted: have leased their adapters since their clients were told last which ones these are.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class SequenceQueues:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.suspects: deque[Sequence] = deque()
+        self.admitted: list[Sequence] = []
         self._retiring: list[Sequence] = []
         self._free_rows = list(range(num_rows - 1, -1, -1))
         self._oldest_step_id = 0
@@ -77,7 +80,7 @@ class SequenceQueues:
         """A new sequence waits for a row, or for its grammar first."""
         self._sequences[sequence.key] = sequence
         if sequence.adapter is not None:
-            self._adapters.lease(sequence.adapter)
+            self._adapters.accept(sequence.adapter, self._clock())
         if self._grammars is not None and sequence.request.sampling.grammar is not None:
             self._grammars.begin(sequence.key, sequence.request.sampling.grammar)
             self._preparing.append(sequence)
@@ -106,7 +109,7 @@ class SequenceQueues:
         self.running.append(sequence)
         sequence.blocked_since_ms = None
         if sequence.adapter is not None:
-            self._adapters.enter(sequence.adapter, self._clock())
+            self._enter(sequence, sequence.adapter)
 
     def preempt(self, sequence: Sequence) -> None:
         """A running sequence goes back to the head of the queue, to be computed anew."""
@@ -127,7 +130,7 @@ class SequenceQueues:
         else:
             self.waiting.remove(sequence)
         if sequence.adapter is not None:
-            self._adapters.release(sequence.adapter)
+            self._adapters.release(sequence.adapter, was_leased=sequence.has_lease)
         sequence.status = SequenceStatus.FINISHED
         del self._sequences[sequence.key]
         if self._grammars is not None:
@@ -166,6 +169,14 @@ class SequenceQueues:
             raise InternalError("a sequence is in no queue or in two; this is a bug")
         if self._grammars is not None:
             self._grammars.check_integrity([key for s in self._sequences.values() if (key := grammar_key(s))])
+
+    def _enter(self, sequence: Sequence, adapter: AdapterVersion) -> None:
+        now_ms = self._clock()
+        self._adapters.enter(adapter, now_ms)
+        if not sequence.has_lease:
+            sequence.has_lease = True
+            self._adapters.lease(adapter, now_ms)
+            self.admitted.append(sequence)
 
     def _leave_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)

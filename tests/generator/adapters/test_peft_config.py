@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from peft import LoraConfig
 
 from services.generator.adapters.peft_config import HARMLESS, NEUTRAL, USED, parse_peft_config, read_peft_config
-from services.generator.core.adapters import AdapterDescription, AdapterReport, ModuleReport
+from services.generator.core.adapters import AdapterDescription, AdapterReport, ModuleReport, describe
 from shared.errors import InvalidRequestError
 
 KNOWN = sorted({*NEUTRAL, *HARMLESS, *USED, *LoraConfig.__dataclass_fields__})
@@ -95,5 +95,6 @@ def test_layers_beside_a_regular_expression_are_refused_as_by_peft(keys):
 
 def test_a_description_survives_the_wire():
     report = AdapterReport((ModuleReport("lm_head", 4, 0.5),), 1024, (), ("a warning",))
-    sent = AdapterDescription("sql", b"\x00" * 32, None, report)
+    sent = describe("sql", "/adapters/sql", report)
+    assert (sent.targets, sent.max_rank) == (("lm_head",), 4)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=AdapterDescription) == sent
