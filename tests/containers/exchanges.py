@@ -26,14 +26,19 @@ def check_ready(url: str) -> None:
 
 def list_models(url: str) -> None:
     tasks = {model["id"]: model["task"] for model in _get(f"{url}/v1/models")["data"]}
-    assert tasks == {"smollm2-135m-instruct": "generate", "all-minilm-l6-v2": "embed", "minilm-reranker": "rerank"}, (
-        tasks
-    )
+    generating = ("smollm2-135m-instruct", "pirate", "json")
+    expected = dict.fromkeys(generating, "generate") | {"all-minilm-l6-v2": "embed", "minilm-reranker": "rerank"}
+    assert tasks == expected, tasks
 
 
 def send_chat(url: str) -> None:
     content = _post(f"{url}/v1/chat/completions", QUESTION)["choices"][0]["message"]["content"]
     assert "Paris" in content, content
+
+
+def send_chat_to_adapter(url: str) -> None:
+    content = _post(f"{url}/v1/chat/completions", {**QUESTION, "model": "pirate"})["choices"][0]["message"]["content"]
+    assert content.isupper(), content
 
 
 def stream_chat(url: str) -> None:
@@ -69,6 +74,7 @@ EXCHANGES: dict[str, Callable[[str], None]] = {
     "ready": check_ready,
     "models": list_models,
     "chat": send_chat,
+    "chat with an adapter": send_chat_to_adapter,
     "streamed chat": stream_chat,
     "completion": send_completion,
     "embeddings": send_embedding,

@@ -18,7 +18,7 @@ import yaml
 
 from services.gateway.settings import GatewaySettings
 from shared.settings.base import ServiceSettings
-from tools.stack.service import MODELS, PORTS
+from tools.stack.service import MODELS, PORTS, trivium_services
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = sorted(PORTS)
@@ -122,9 +122,17 @@ def test_the_gateway_is_told_where_the_services_are() -> None:
 def test_services_wait_for_the_embedded_models_and_only_read_them(service: str, model: str) -> None:
     compose = read_compose("docker-compose.yml")[service]
     name = f"TRIVIUM_{service.upper()}_MODEL"
-    assert compose["environment"] == {name: f"${{{name}:-/models/{model}}}"}
+    assert compose["environment"][name] == f"${{{name}:-/models/{model}}}"
     assert compose["depends_on"] == {"models": {"condition": "service_completed_successfully"}}
     assert "models:/models:ro" in compose["volumes"]
+
+
+def test_the_containers_serve_the_same_demo_adapters_as_make_up() -> None:
+    name = "TRIVIUM_GENERATOR_LORA"
+    (generator, *_) = trivium_services({}, Path("models"), num_cores=1)
+    served = read_compose("docker-compose.yml")["generator"]["environment"][name]
+    assert served == f"${{{name}-{generator.environment[name]}}}"
+    assert "COPY examples/adapters examples/adapters" in read_stages("services/generator/Dockerfile")[-1]
 
 
 def test_containers_have_time_to_finish_their_requests() -> None:

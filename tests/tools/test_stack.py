@@ -268,6 +268,16 @@ def test_services_take_shares_of_the_machine_and_the_users_variables_win() -> No
     assert services["gateway"].port == 8000
 
 
+def test_the_demo_adapters_are_served_with_the_embedded_model_only() -> None:
+    def adapters(**environ: str) -> str | None:
+        (generator, *_) = trivium_services(environ, Path("models"), num_cores=1)
+        return generator.environment.get("TRIVIUM_GENERATOR_LORA")
+
+    assert adapters() == "pirate=examples/adapters/pirate,json=examples/adapters/json"
+    assert adapters(TRIVIUM_GENERATOR_MODEL="org/name") is None
+    assert adapters(TRIVIUM_GENERATOR_LORA="mine=folder") == "mine=folder"
+
+
 def test_services_that_listen_everywhere_are_reached_on_this_machine() -> None:
     services = trivium_services({"TRIVIUM_RERANKER_HOST": "0.0.0.0"}, Path("models"), num_cores=1)
     assert services[2].url == "http://127.0.0.1:8003"

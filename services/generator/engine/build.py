@@ -5,7 +5,6 @@ The one place where scheduler and runner are named together with the model. Size
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,9 +21,9 @@ from services.generator.engine.loop import EngineLoop
 from services.generator.engine.memory_budget import memory_budget
 from services.generator.engine.transport import ZmqTransport
 from services.generator.engine.weights_digest import weights_digest
-from services.generator.layers.backends import Backends, choose
+from services.generator.layers.backends import choose
 from services.generator.runner.kv_cache_pool import KVCachePool, kv_bytes_per_block
-from services.generator.runner.model_runner import AdapterStorage, LaunchedStep, ModelRunner
+from services.generator.runner.model_runner import LaunchedStep, LoadedModel, ModelRunner
 from services.generator.scheduler.grammars import GrammarManager
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
 from services.generator.scheduler.scheduler import Scheduler
@@ -90,7 +89,10 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     limits = _limits(settings, config, device)
     weights = _weights(settings, folder, config, dtype, device)
     adapters = load_adapters(settings, folder, config, limits, dtype, device)
-    make_runner = partial(_runner, config, weights, limits, backends, adapters.storage)
+
+    def make_runner(spec: KVCacheSpec, pool: KVCachePool) -> ModelRunner:
+        return ModelRunner(LoadedModel(config, weights, backends), pool, spec, limits, adapters.storage)
+
     spec = _kv_cache_spec(settings, config, dtype, device, make_runner)
     _check_fits(spec, limits)
     pool = KVCachePool(config, spec, dtype, device)
@@ -123,18 +125,6 @@ def _weights(
     if settings.load_format == "dummy":
         return make_random_decoder(config, dtype, device)
     return load_decoder(folder, config, dtype, device)
-
-
-def _runner(
-    config: DecoderConfig,
-    weights: DecoderWeights,
-    limits: SchedulerLimits,
-    backends: Backends,
-    storage: AdapterStorage | None,
-    spec: KVCacheSpec,
-    pool: KVCachePool,
-) -> ModelRunner:
-    return ModelRunner(config, weights, pool, spec, limits, backends, storage)
 
 
 def _block_keys(settings: GeneratorSettings, folder: Path, dtype: torch.dtype, spec: KVCacheSpec) -> BlockKeys:

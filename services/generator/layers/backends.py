@@ -83,12 +83,13 @@ class LayerKernels(Protocol):
         given_ids: Tensor,
         positions: Tensor,
         token_rows: Tensor,
-        *tables: Tensor,
+        tables: tuple[Tensor, Tensor],
+        *,
         block_size: int,
-        on_device: int,
-        padding: int,
+        marks: tuple[int, int],
     ) -> tuple[Tensor, Tensor]:
-        """Ids and slots of a step's tokens, [T] int64; `tables` are the block table and the rows' last tokens."""
+        """Ids and slots of a step's tokens, [T] int64; `tables` are the block table and the rows' last tokens,
+        `marks` what stands for a token that only the device knows and for one that only fills a graph."""
         ...
 
     def argmax(self, logits: Tensor) -> Tensor:
@@ -99,19 +100,18 @@ class LayerKernels(Protocol):
 def make_attention(
     backends: Backends,
     config: DecoderConfig,
-    keys: Tensor,
-    values: Tensor,
+    cache: tuple[Tensor, Tensor],
     *,
     block_size: int,
     max_tokens: int,
     max_rows: int,
 ) -> Attention:
-    """Attention over a cache; see `TritonAttention` for the arguments."""
+    """Attention over a cache of keys and values; see `TritonAttention` for the arguments."""
     if backends.attention == "reference":
-        return ReferenceAttention(config, keys, values)
+        return ReferenceAttention(config, *cache)
     from services.generator.layers.triton_attention import TritonAttention
 
-    return TritonAttention(config, keys, values, block_size=block_size, max_tokens=max_tokens, max_rows=max_rows)
+    return TritonAttention(config, *cache, block_size=block_size, max_tokens=max_tokens, max_rows=max_rows)
 
 
 def make_kernels(backends: Backends) -> LayerKernels:

@@ -57,14 +57,16 @@ class ReferenceKernels:
         given_ids: Tensor,
         positions: Tensor,
         token_rows: Tensor,
-        *tables: Tensor,
+        tables: tuple[Tensor, Tensor],
+        *,
         block_size: int,
-        on_device: int,
-        padding: int,
+        marks: tuple[int, int],
     ) -> tuple[Tensor, Tensor]:
         """Ids and slots of the tokens."""
-        sizes = {"block_size": block_size, "on_device": on_device, "padding": padding}
-        return step_indices(given_ids, positions, token_rows, *tables, **sizes)
+        on_device, padding = marks
+        return step_indices(
+            given_ids, positions, token_rows, *tables, block_size=block_size, on_device=on_device, padding=padding
+        )
 
     def argmax(self, logits: Tensor) -> Tensor:
         """Greedy choice."""

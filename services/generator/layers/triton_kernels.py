@@ -77,15 +77,25 @@ class TritonKernels:
         given_ids: Tensor,
         positions: Tensor,
         token_rows: Tensor,
-        *tables: Tensor,
+        tables: tuple[Tensor, Tensor],
+        *,
         block_size: int,
-        on_device: int,
-        padding: int,
+        marks: tuple[int, int],
     ) -> tuple[Tensor, Tensor]:
         """Ids and slots of the tokens."""
+        on_device, padding = marks
         token_ids, slots = given_ids.new_empty(2, len(given_ids), dtype=torch.int64)
-        sizes = {"block_size": block_size, "on_device": on_device, "padding": padding}
-        step_indices(token_ids, slots, given_ids, positions, token_rows, *tables, **sizes)
+        step_indices(
+            token_ids,
+            slots,
+            given_ids,
+            positions,
+            token_rows,
+            *tables,
+            block_size=block_size,
+            on_device=on_device,
+            padding=padding,
+        )
         return token_ids, slots
 
     def argmax(self, logits: Tensor) -> Tensor:

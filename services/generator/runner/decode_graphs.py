@@ -7,7 +7,7 @@ each chunk size, and fit any mix of adapters.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -90,7 +90,7 @@ class DecodeGraphs:
         captured.graph.replay()
         return captured.outputs.first(len(plan.rows))
 
-    def _capture(self, compute: Compute, layout: StepLayout, pool: tuple[int, int]) -> CapturedStep:
+    def _capture(self, compute: Compute, layout: StepLayout, pool: Any) -> CapturedStep:
         packed = self._packed[: layout.borders()[-1]]
         copy_into(packed, layout.pack_padding())
         compute(packed, layout)  # compiles kernels and makes workspaces, which a capture must not

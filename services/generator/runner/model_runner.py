@@ -83,19 +83,27 @@ class AdapterStorage:
             self.bank.install(copy.slot, self.versions[copy.version_id])
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """Weights on their device, and the code that computes with them."""
+
+    config: DecoderConfig
+    weights: DecoderWeights
+    backends: Backends
+
+
 class ModelRunner:
     """One model on one device."""
 
     def __init__(
         self,
-        config: DecoderConfig,
-        weights: DecoderWeights,
+        model: LoadedModel,
         pool: KVCachePool,
         spec: KVCacheSpec,
         limits: SchedulerLimits,
-        backends: Backends,
         adapters: AdapterStorage | None = None,
     ) -> None:
+        config, weights, backends = model.config, model.weights, model.backends
         device, dtype = weights.embedding.device, weights.embedding.dtype
         self._config = config
         self._weights = weights
@@ -111,8 +119,7 @@ class ModelRunner:
         self._attention = make_attention(
             backends,
             config,
-            pool.keys,
-            pool.values,
+            (pool.keys, pool.values),
             block_size=spec.block_size,
             max_tokens=limits.max_num_batched_tokens,
             max_rows=limits.max_num_seqs,

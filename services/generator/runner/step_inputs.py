@@ -26,11 +26,9 @@ def make_forward_batch(
         arrays.token_ids,
         arrays.positions,
         arrays.token_rows,
-        tables.block_table,
-        tables.last_token,
+        (tables.block_table, tables.last_token),
         block_size=block_size,
-        on_device=TOKEN_ON_DEVICE,
-        padding=PADDING_TOKEN,
+        marks=(TOKEN_ON_DEVICE, PADDING_TOKEN),
     )
     return ForwardBatch(
         token_ids=token_ids,

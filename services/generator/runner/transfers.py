@@ -32,7 +32,7 @@ class HostCopy:
         self._copy = tensor.to("cpu", non_blocking=True)
         self._done = None
         if tensor.device.type == "cuda":
-            self._done = torch.cuda.Event(blocking=True)
+            self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._done.record()
 
     def wait(self) -> NDArray[Any]:
