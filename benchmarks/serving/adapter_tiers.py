@@ -120,7 +120,7 @@ def main() -> None:
             lora_max_wait=TURN_S,
             log_level="warning",
         )
-        handle = EngineHandle(settings.max_requests)
+        handle = EngineHandle(settings.max_queued_requests)
         start = time.perf_counter()
         threads = EngineThreads(settings, handle)
         sys.stdout.write(f"{len(names)} adapters listed, engine ready after {time.perf_counter() - start:.1f} s\n")

@@ -41,7 +41,7 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
     Raises:
         StartError: the model's folder lacks what the API process needs.
     """
-    handle = EngineHandle(settings.max_requests)
+    handle = EngineHandle(settings.max_queued_requests)
     supervisor = EngineSupervisor(settings, handle)
     service = build_service(settings, handle)
     service.metrics.watch(lambda: handle.stats, num_restarts=lambda: supervisor.num_restarts)
@@ -91,7 +91,6 @@ def build_service(settings: GeneratorSettings, engine: Engine) -> GeneratorServi
         grammars=GrammarReader(tokenizer, card),
         engine=engine,
         metrics=GeneratorMetrics(),
-        max_choices=settings.max_requests,
         ignores_unknown_fields=settings.ignore_unknown_fields,
     )
 

@@ -74,10 +74,10 @@ class LLM:
             self._settings = GeneratorSettings(model=model, **settings)
         except ValidationError as error:
             raise StartError(str(error)) from None
-        self._handle = EngineHandle(self._settings.max_requests)
+        self._handle = EngineHandle(self._settings.max_queued_requests)
         self._service = build_service(self._settings, self._handle)
-        self._places = Places(self._settings.max_requests)
         self._threads = EngineThreads(self._settings, self._handle)
+        self._places = Places(self._handle.max_requests)
         self.close = weakref.finalize(self, self._threads.stop)
         """Stop the engine and free its memory; what still runs in other threads ends with EngineDeadError. Once is enough."""
 

@@ -33,11 +33,11 @@ class GeneratorSettings(ModelSettings):
     max_model_len: int | None = Field(
         None, ge=1, description="Longest sequence in tokens, prompt and output; the model's own context unless given."
     )
-    max_num_seqs: int = Field(
-        32,
+    max_num_seqs: int | None = Field(
+        None,
         ge=1,
         le=4096,
-        description="Sequences that run at once; more wait. Raise it on a GPU with memory for their KV.",
+        description="Sequences that run at once; more wait. 32 on a CPU and 256 on a GPU unless given.",
     )
     max_num_batched_tokens: int | None = Field(
         None,
@@ -185,11 +185,6 @@ class GeneratorSettings(ModelSettings):
     def adapters(self) -> dict[str, str]:
         """Folder of each adapter by its name."""
         return {name: folder for name, _, folder in (value.partition("=") for value in self.lora)}
-
-    @property
-    def max_requests(self) -> int:
-        """Requests in the engine at once, queued ones included."""
-        return self.max_num_seqs + self.max_queued_requests
 
     def bearer_keys(self, path: str) -> tuple[SecretStr, ...] | None:
         """Calls that change the server take the admin key only; without one they are closed."""

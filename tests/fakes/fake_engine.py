@@ -62,6 +62,7 @@ class FakeEngine:
         self.used_adapters: list[str | None] = []
         self.salts: list[str | None] = []
         self.deadlines: list[int | None] = []
+        self.max_requests = 512
         self.num_cached_tokens = 0
         self.prompt_logprobs: list[TokenLogprob] | None = None
         self.aborted: list[int] = []

@@ -55,7 +55,7 @@ class Api:
         sampling = SamplingReader(self.tokenizer, card, defaults)
         grammars = GrammarReader(self.tokenizer, card)
         service = GeneratorService(
-            card, self.tokenizer, prompts, sampling, grammars, self.engine, metrics, max_choices=512, **service_options
+            card, self.tokenizer, prompts, sampling, grammars, self.engine, metrics, **service_options
         )
 
         @asynccontextmanager

@@ -54,7 +54,7 @@ class Engine:
             clock=clock,
         )
         self.runner = FakeRunner(num_blocks, block_size, max_num_seqs, VOCAB)
-        ready = EngineReady(max_len, num_blocks, block_size)
+        ready = EngineReady(max_len, 4, num_blocks, block_size)
         self.loop = EngineLoop(self.scheduler, self.runner, self.transport, ready, max_in_flight=max_in_flight)
         self.outputs: dict[int, list[int]] = {}
         self.ends: dict[int, list[FinishReason]] = {}

@@ -32,7 +32,6 @@ class GeneratorService:
     """Everything a route needs.
 
     Attributes:
-        max_choices: how many answers fit into the engine and its queue.
         ignores_unknown_fields: whether fields that no contract declares are dropped instead of refused.
     """
 
@@ -43,7 +42,6 @@ class GeneratorService:
     grammars: GrammarReader
     engine: Engine
     metrics: GeneratorMetrics
-    max_choices: int
     ignores_unknown_fields: bool = False
 
     def body(self, contract: type[Model]) -> Callable[[Request], Awaitable[Model]]:
@@ -111,9 +109,9 @@ class GeneratorService:
             scores_prompt: whether log-probabilities of the prompt are wanted too.
         """
         num_choices = len(prompts) * (fields.n or 1)
-        if num_choices > self.max_choices:
+        if num_choices > self.engine.max_requests:
             raise InvalidRequestError(
-                f"n: {num_choices} answers are asked for, at most {self.max_choices} fit here", param="n"
+                f"n: {num_choices} answers are asked for, at most {self.engine.max_requests} fit here", param="n"
             )
         grammar = await self.grammars.read(fields)
         params = self.sampling.read(fields, scores_prompt=scores_prompt, grammar=grammar)

@@ -81,6 +81,7 @@ class EngineReady(msgspec.Struct, tag=True, frozen=True):
     """The model is loaded; limits that the engine measured. `AdapterChanges` with all adapters comes first, if there is a bank."""
 
     max_model_len: int
+    max_num_seqs: int
     num_blocks: int
     block_size: int
     bank: BankContract | None = None

@@ -43,6 +43,9 @@ MS_PER_S = 1000
 MAX_STEP_TOKENS = {"cpu": 512, "cuda": 8192}
 """--max-num-batched-tokens unless given."""
 
+MAX_ROWS = {"cpu": 32, "cuda": 256}
+"""--max-num-seqs unless given."""
+
 MAX_IN_FLIGHT_CPU = 1
 MAX_IN_FLIGHT_ACCELERATOR = 2
 """Steps between launch and commit. On an accelerator the next step is launched while the last one runs; on a CPU a launch is
@@ -113,7 +116,9 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
             max_adapter_wait_ms=int(settings.lora_max_wait * MS_PER_S),
         ),
         runner=runner,
-        ready=EngineReady(limits.max_model_len, spec.num_blocks, spec.block_size, adapters.contract),
+        ready=EngineReady(
+            limits.max_model_len, limits.max_num_seqs, spec.num_blocks, spec.block_size, adapters.contract
+        ),
         max_in_flight=MAX_IN_FLIGHT_CPU if device.type == "cpu" else MAX_IN_FLIGHT_ACCELERATOR,
         adapters=adapters.lifecycle,
     )
@@ -153,8 +158,9 @@ def _limits(settings: GeneratorSettings, config: DecoderConfig, device: torch.de
             f"rope scaling {config.rope.kind} is supported up to its original length only, since beyond it the keys of a "
             f"sequence depend on how long it becomes; start with --max-model-len {min(exact_len, config.context_len)}"
         )
+    num_rows = settings.max_num_seqs or MAX_ROWS[device.type]
     num_tokens = settings.max_num_batched_tokens or MAX_STEP_TOKENS[device.type]
-    return SchedulerLimits(settings.max_num_seqs, num_tokens, max_model_len, config.vocab_size)
+    return SchedulerLimits(num_rows, num_tokens, max_model_len, config.vocab_size)
 
 
 def _kv_cache_spec(

@@ -61,11 +61,13 @@ class EngineHandle:
     """Async façade of the engine process, and of the next one when that dies.
 
     Args:
-        max_requests: requests in the engine at once, queued ones included; one more is refused.
+        max_queued: requests that may wait in the engine beyond those that it runs.
     """
 
-    def __init__(self, max_requests: int) -> None:
-        self._max_requests = max_requests
+    def __init__(self, max_queued: int) -> None:
+        self._max_queued = max_queued
+        self.max_requests = max_queued
+        """Requests in the engine at once, queued ones included; one more is refused. Known once the engine is ready."""
         self._frontend_id = uuid.uuid4().hex
         self._ids = itertools.count()
         self._waiters: dict[int, asyncio.Queue[TokenEvent | None]] = {}
@@ -154,7 +156,7 @@ class EngineHandle:
             OverloadedError: too many requests are in the engine.
         """
         self.check_open()
-        if len(self._waiters) >= self._max_requests:
+        if len(self._waiters) >= self.max_requests:
             raise OverloadedError(f"{len(self._waiters)} requests are running or queued, the limit", retry_after_s=1)
         request_id = next(self._ids)
         waiter: asyncio.Queue[TokenEvent | None] = asyncio.Queue()
@@ -193,6 +195,7 @@ class EngineHandle:
         match event:
             case EngineReady():
                 self.state = EngineState.READY
+                self.max_requests = event.max_num_seqs + self._max_queued
                 self.is_ready.set()
                 self.ready_at = time.monotonic()
                 self.adapter_view.bank = event.bank

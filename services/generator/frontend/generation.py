@@ -42,6 +42,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def max_requests(self) -> int:
+        """How many fit into it and its queue at once."""
+        ...
+
+    @property
     def adapters(self) -> Mapping[str, AdapterState]:
         """What requests may name, by name."""
         ...
