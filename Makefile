@@ -80,9 +80,10 @@ type: $(VENV)/.dev ## check the types
 arch: $(VENV)/.dev ## check who may import whom
 	$(VENV)/bin/lint-imports
 
-# Kernels run in Triton's interpreter there, also on a machine with a GPU.
+# Kernels run in Triton's interpreter there, also on a machine with a GPU. Two workers, each file's tests in one of them, so that its
+# models are made once; each worker's torch takes one core.
 test: $(VENV)/.dev models ## run every test that needs no GPU
-	TRITON_INTERPRET=1 $(VPY) -m pytest -m "not gpu" $(ARGS)
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(VPY) -m pytest -m "not gpu" -n 2 --dist loadfile $(ARGS)
 
 # Standard library only, hence any Python: nothing needs to be installed to learn that there is no engine.
 test-containers: ## build the CPU images and try the whole stack in containers; skips where there is no engine
