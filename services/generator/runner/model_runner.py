@@ -93,7 +93,12 @@ class LoadedModel:
 
 
 class ModelRunner:
-    """One model on one device."""
+    """One model on one device.
+
+    Attributes:
+        num_replays: steps that were a graph's replay.
+        num_eager_decodes: steps of decode rows alone that were not.
+    """
 
     def __init__(
         self,
@@ -126,9 +131,7 @@ class ModelRunner:
         )
         self._graphs: DecodeGraphs | None = None
         self.num_replays = 0
-        """Steps of decode rows alone that were a graph's replay, and"""
         self.num_eager_decodes = 0
-        """that were not."""
 
     @torch.inference_mode()
     def warm_up(self) -> None:
