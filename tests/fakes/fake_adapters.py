@@ -7,7 +7,7 @@ import torch
 from services.generator.adapters.packed import PackedAdapter, PackedGroup
 from services.generator.core.adapters import AdapterReport, ModuleReport
 from services.generator.core.plan import AdapterCopy
-from services.generator.engine.adapter_loader import AdapterPlace, ReadResult
+from services.generator.engine.adapter_loader import AdapterPlace, ReadAdapter, ReadResult
 from shared.errors import InvalidRequestError
 from tests.fakes.fake_runner import FakeRunner
 
@@ -50,8 +50,8 @@ class FakeLoader:
         for job in self.jobs:
             place = AdapterPlace(job.place, None) if isinstance(job.place, str) else job.place
             content = self.disk.get(place.folder)
-            outcome = InvalidRequestError("is gone") if content is None else make_packed(content)
-            self.results.append(ReadResult(job, place, outcome, 0.5))
+            outcome = InvalidRequestError("is gone") if content is None else ReadAdapter(place, make_packed(content))
+            self.results.append(ReadResult(job, outcome, 0.5))
         self.jobs = []
 
     def take(self) -> list[ReadResult]:

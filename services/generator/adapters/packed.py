@@ -20,10 +20,10 @@ class PackedGroup:
     """The adapter of one fused projection; slices that it leaves alone have rank 0.
 
     Attributes:
-        a: [S, R, in], R being its own largest rank; zeros beyond a slice's rank. `in` are token ids for the embedding.
+        a: [slices, R, in], R being its own largest rank; zeros beyond a slice's rank. `in` are token ids for the embedding.
         b: [out, R], likewise; the slices one below the other.
-        ranks: [S] int32.
-        scales: [S] fp32.
+        ranks: [slices] int32.
+        scales: [slices] fp32.
     """
 
     a: Tensor

@@ -126,7 +126,6 @@ def _entry(state: AdapterState) -> AdapterEntry:
 def _loaded(name: str, answer: AdapterAnswer) -> LoadAdapterResponse:
     if answer.report is None or answer.outcome is None:
         raise InternalError("a load was answered without a report; this is a bug")
-    report = msgspec.structs.asdict(answer.report)
     return LoadAdapterResponse.model_validate(
         {
             "lora_name": name,
@@ -137,7 +136,7 @@ def _loaded(name: str, answer: AdapterAnswer) -> LoadAdapterResponse:
             "num_bytes": answer.report.num_bytes,
             "modules": [msgspec.structs.asdict(module) for module in answer.report.modules],
             "skipped": [msgspec.structs.asdict(tensor) for tensor in answer.report.skipped],
-            "warnings": list(report["warnings"]),
+            "warnings": list(answer.report.warnings),
         }
     )
 

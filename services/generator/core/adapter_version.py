@@ -1,7 +1,8 @@
 """One version of an adapter as the ledgers know it: who uses it, where it is, and, while it is in host memory, what it holds.
 
-Written by `scheduler.adapter_registry` only. A name may have several versions while requests still run on an older one. A version
-that is on disk alone has no content yet: whatever its folder holds when it is read is what it will be.
+Written in `scheduler` only: by the registry, its two tiers and their policy of eviction, and by the Scheduler when it plans.
+A name may have several versions while requests still run on an older one. A version that is on disk alone has no content yet:
+whatever its folder holds when it is read is what it will be.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, eq=False)
 class AdapterVersion:
-    """Its id never changes; the rest is the registry's.
+    """Name and id never change; the rest is what the ledgers count.
 
     Attributes:
         version_id: never used again in this process.
@@ -22,7 +23,7 @@ class AdapterVersion:
         num_requests: requests that were accepted with it and have not ended.
         num_leases: those of them that were admitted at some time, and so depend on its content.
         num_running: its sequences in the running batch; they keep it in its slot.
-        last_step_id: last plan that reads it.
+        last_step_id: last plan that reads it; the Scheduler's, -1 before the first.
         slot: where it is on the device, if it is.
         entered_ms: when the first of the sequences that run now entered, on the scheduler's clock.
         num_hits: requests that were admitted with it.

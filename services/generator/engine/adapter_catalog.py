@@ -61,15 +61,6 @@ class AdapterCatalog:
         self._registry.fill(version, adapter.kv_digest, digest=digest, num_bytes=adapter.num_bytes)
         self._keep(version, place, adapter)
 
-    def _keep(self, version: AdapterVersion, place: AdapterPlace, adapter: PackedAdapter) -> None:
-        self._free()  # an older content of the same version may be among what was evicted for it
-        self._places[version] = place
-        self._tensors[version.version_id] = adapter
-        self._descriptions[version.version_id] = describe(version.name, place.folder, adapter.report)
-        for warning in adapter.warnings:
-            log.warning("adapter_warning", name=version.name, warning=warning)
-        log.info("adapter_loaded", name=version.name, digest=adapter.digest.hex()[:12], max_rank=adapter.max_rank)
-
     def move(self, version: AdapterVersion, place: AdapterPlace) -> None:
         """The same content was found elsewhere; it is read from there the next time."""
         self._places[version] = place
@@ -95,6 +86,15 @@ class AdapterCatalog:
             del self._places[version], self._descriptions[version.version_id]
             if version.name in self._listed and self._registry.find(version.name) is None:
                 self._list(version.name)
+
+    def _keep(self, version: AdapterVersion, place: AdapterPlace, adapter: PackedAdapter) -> None:
+        self._free()  # an older content of the same version may be among what was evicted for it
+        self._places[version] = place
+        self._tensors[version.version_id] = adapter
+        self._descriptions[version.version_id] = describe(version.name, place.folder, adapter.report)
+        for warning in adapter.warnings:
+            log.warning("adapter_warning", name=version.name, warning=warning)
+        log.info("adapter_loaded", name=version.name, digest=adapter.digest.hex()[:12], max_rank=adapter.max_rank)
 
     def _free(self) -> None:
         for version_id in self._registry.take_freed():

@@ -226,12 +226,12 @@ class AdapterLifecycle:
             log.warning("adapter_unreadable", name=version.name, reason=str(result.outcome))
             self._turn.failed.append((version, str(result.outcome)))
         else:
-            self._catalog.fill(version, result.place, result.outcome)
+            self._catalog.fill(version, result.outcome.place, result.outcome.adapter)
 
     def _finish_call(self, result: ReadResult, command: LoadAdapter | PinAdapter) -> AdapterAnswer:
         if isinstance(result.outcome, ServiceError):
             raise result.outcome
-        adapter, place = result.outcome, result.place
+        place, adapter = result.outcome.place, result.outcome.adapter
         if isinstance(command, PinAdapter):
             return self._finish_pin(command, place, adapter)
         report, digest = adapter.report, adapter.digest.hex()

@@ -31,9 +31,6 @@ class AdapterPlace:
     root: Path | None
 
 
-NOWHERE = AdapterPlace("", None)
-
-
 @dataclass(frozen=True, slots=True)
 class ReadJob:
     """What to read, and for whom: `version` where requests wait for it, `call` where an API process asked.
@@ -49,12 +46,19 @@ class ReadJob:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadAdapter:
+    """An adapter, and where it was found."""
+
+    place: AdapterPlace
+    adapter: PackedAdapter
+
+
+@dataclass(frozen=True, slots=True)
 class ReadResult:
-    """What came of a job: an adapter, or an error, after which `place` may be NOWHERE."""
+    """What came of a job."""
 
     job: ReadJob
-    place: AdapterPlace
-    outcome: PackedAdapter | ServiceError
+    outcome: ReadAdapter | ServiceError
     seconds: float
 
 
@@ -106,21 +110,20 @@ class AdapterLoader:
 
     def _run(self, job: ReadJob, on_done: Callable[[], None]) -> None:
         start = time.perf_counter()
-        place, outcome = self._read(job)
-        self._results.put(ReadResult(job, place, outcome, time.perf_counter() - start))
+        outcome = self._read(job)
+        self._results.put(ReadResult(job, outcome, time.perf_counter() - start))
         self._has_results.set()
         on_done()
 
-    def _read(self, job: ReadJob) -> tuple[AdapterPlace, PackedAdapter | ServiceError]:
-        place = NOWHERE
+    def _read(self, job: ReadJob) -> ReadAdapter | ServiceError:
         try:
             place = find_below(job.place, self._roots) if isinstance(job.place, str) else job.place
-            return place, load_adapter(Path(place.folder), self._target, place.root)
+            return ReadAdapter(place, load_adapter(Path(place.folder), self._target, place.root))
         except ServiceError as error:
-            return place, error
+            return error
         except Exception as error:
             log.error("adapter_load_failed", name=job.name, exc_info=error)
-            return place, InternalError(f"reading it failed: {type(error).__name__}")
+            return InternalError(f"reading it failed: {type(error).__name__}")
 
 
 def find_below(path: str, roots: Sequence[Path]) -> AdapterPlace:

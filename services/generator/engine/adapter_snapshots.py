@@ -1,6 +1,7 @@
 """What API processes are told of adapters: everything when they come, then what changed, a few times a second at most.
 
-Owned by `engine.adapter_lifecycle`. Reads the ledgers, writes nothing but its own notes; also logs what goes into slots.
+Owned by `engine.adapter_lifecycle`. Reads the ledgers and takes their list of what changed; changes no version. Also logs
+what goes into slots.
 """
 
 from dataclasses import dataclass, field

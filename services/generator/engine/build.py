@@ -38,6 +38,7 @@ from shared.settings.model_folder import find_model_folder, read_json
 from shared.text.tokenizer import Tokenizer
 
 log = get_logger(__name__)
+
 MS_PER_S = 1000
 
 MAX_STEP_TOKENS = {"cpu": 512, "cuda": 8192}

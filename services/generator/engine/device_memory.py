@@ -1,6 +1,6 @@
 """How much KV fits beside everything else on a GPU: measured by running the largest step there is, before the cache is made.
 
-Called by `engine.build`, once, at start.
+Called by `engine.build`, once, at start. Makes no cache itself; what other processes take later it cannot know.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from shared.settings.errors import StartError
 log = get_logger(__name__)
 
 GRAPH_BYTES = 2**30
-"""Kept for CUDA graphs, which are captured when the cache is there already; what they really took is logged."""
+"""Kept for CUDA graphs, which are captured when the cache is there already."""
 
 
 def kv_blocks_beside(run_largest_step: Callable[[], None], block_bytes: int, utilization: float) -> int:

@@ -32,11 +32,11 @@ from services.generator.scheduler.scheduler import Scheduler, group_by_frontend
 from shared.observability.logging import get_logger
 
 log = get_logger(__name__)
-PREPARING_S = 0.005
-"""How long commands may wait while all that there is to run is still being prepared."""
 
 Launched = TypeVar("Launched")
 
+PREPARING_S = 0.005
+"""How long commands may wait while all that there is to run is still being prepared."""
 
 MAX_FAILURES_IN_A_ROW = 32
 """Failed steps without a good one between them, after which the fault is hardly with the requests."""

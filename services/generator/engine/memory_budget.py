@@ -1,6 +1,7 @@
 """What the engine's memory goes to, by purpose, for the line that the start prints.
 
-Called by `engine.build`. Weights and KV are what was made; activations are an estimate, exact only as to their order.
+Called by `engine.build`. Decides nothing: how much KV fits on a GPU, `device_memory` measures. Weights and KV are what was made;
+activations are an estimate for the reference backends, exact only as to their order.
 """
 
 from dataclasses import asdict, dataclass
@@ -15,7 +16,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """Bytes by purpose; `bank` is for adapters, `graphs` for captured decode steps, `activations` for one full step."""
+    """Bytes by purpose; `bank` is for adapters, `graphs` for decode steps captured so far, `activations` for one full step."""
 
     weights: int
     kv_cache: int
@@ -32,7 +33,7 @@ class MemoryBudget:
 def memory_budget(
     config: DecoderConfig, weights: DecoderWeights, pool: KVCachePool, limits: SchedulerLimits, *, bank_bytes: int
 ) -> MemoryBudget:
-    """The budget of a loaded model; graphs take nothing yet."""
+    """The budget of a loaded model, before graphs are captured."""
     return MemoryBudget(
         weights=weights.num_bytes,
         kv_cache=pool.num_bytes,

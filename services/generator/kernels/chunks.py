@@ -28,7 +28,7 @@ def cut_chunks(lengths: IntArray, chunk_size: int) -> tuple[IntArray, IntArray, 
     Args:
         lengths: [N] int32, rows of each run; 0 is allowed and gives no chunk.
     Returns:
-        Three of [C] int32: the run of each chunk, its first row counted within the run, its number of rows.
+        Three of [chunks] int32: the run of each chunk, its first row counted within the run, its number of rows.
     """
     num_chunks = -(-lengths // chunk_size)
     runs = np.repeat(np.arange(len(lengths), dtype=np.int32), num_chunks)

@@ -43,9 +43,9 @@ def lora_expand(
 
     Args:
         y: [T, out] fp16, bf16 or fp32, contiguous on its last axis: the base projection's output. Mutated.
-        h: [P, T, S, R] fp32, contiguous: what `lora_shrink` wrote.
+        h: [parts, T, slices, R] fp32, contiguous: what `lora_shrink` wrote.
         b: [slots, out, R] same dtype as `y`, contiguous on its last axis.
-        ranks: [slots, S] int32, contiguous.
+        ranks: [slots, slices] int32, contiguous.
         row_slots, token_order, chunk_slots, chunk_starts, chunk_lens, chunk_size: see `lora_shrink`.
         slice_sizes: columns of each slice, in order; their sum is `out`.
     Raises:

@@ -38,9 +38,9 @@ class LoraSegments(Generic[ArrayT]):
     Attributes:
         row_slots: [T] slot of each row, NO_ADAPTER for base rows and for the padding rows of a graph.
         token_order: [T] rows sorted by slot; base rows come first.
-        chunk_slots: [C] slot of each chunk, NO_ADAPTER where the chunk is not in use.
-        chunk_starts: [C] where in `token_order` the chunk begins.
-        chunk_lens: [C] rows of the chunk, 0 where it is not in use.
+        chunk_slots: [chunks] slot of each chunk, NO_ADAPTER where the chunk is not in use.
+        chunk_starts: [chunks] where in `token_order` the chunk begins.
+        chunk_lens: [chunks] rows of the chunk, 0 where it is not in use.
     """
 
     row_slots: ArrayT
@@ -81,7 +81,7 @@ class SegmentLayout:
 
     @property
     def num_chunks(self) -> int:
-        """Chunks that there is room for, whatever the mix of adapters (C)."""
+        """Chunks that there is room for, whatever the mix of adapters."""
         return max_chunks(self.num_rows, self.chunk_size, self.num_slots)
 
     @property

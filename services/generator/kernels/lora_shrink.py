@@ -51,11 +51,11 @@ def lora_shrink(
     """Write the parts of each row's intermediate.
 
     Args:
-        h: [P, T, S, R] fp32, contiguous; P as `num_parts` says. Mutated.
+        h: [parts, T, slices, R] fp32, contiguous; parts as `num_parts` says. Mutated.
         x: [T, in] fp16, bf16 or fp32, contiguous on its last axis.
-        a: [slots, S, R, in] same dtype, contiguous on its last axis.
-        ranks: [slots, S] int32, contiguous.
-        scales: [slots, S] fp32, contiguous.
+        a: [slots, slices, R, in] same dtype, contiguous on its last axis.
+        ranks: [slots, slices] int32, contiguous.
+        scales: [slots, slices] fp32, contiguous.
         row_slots, token_order, chunk_slots, chunk_starts, chunk_lens: see `LoraSegments`.
         chunk_size: 1 for a program per row, which reads `row_slots` only; 16, 32, 64 or 128 for a program per chunk. The one that
             the chunks were cut to.

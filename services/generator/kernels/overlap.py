@@ -16,11 +16,6 @@ from torch import Tensor
 FIRST_CAPABILITY = (9, 0)
 
 
-@functools.cache
-def _can_overlap(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= FIRST_CAPABILITY
-
-
 def overlap_options(tensor: Tensor) -> dict[str, bool]:
     """Arguments of a kernel's launch on the tensor's device: the constant OVERLAPS, and what Triton asks for where it holds."""
     return {"OVERLAPS": True, "launch_pdl": True} if _can_overlap(tensor.device) else {"OVERLAPS": False}
@@ -38,3 +33,8 @@ def wait_for_inputs(OVERLAPS: tl.constexpr):
     """All that was launched before is complete from here on."""
     if OVERLAPS:
         tl.extra.cuda.gdc_wait()
+
+
+@functools.cache
+def _can_overlap(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= FIRST_CAPABILITY

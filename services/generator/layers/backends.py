@@ -54,7 +54,7 @@ class Attention(Protocol):
 
 
 class LayerKernels(Protocol):
-    """What a layer does besides."""
+    """What a layer does besides attention, and what a step does before and after its layers."""
 
     def project(self, projection: Linear, x: Tensor, group: AdapterGroup | None, rows: AdapterRows | None) -> Tensor:
         """`x` [T, in] to [T, out], each row's adapter added; `group` is None where there is no room for any."""
@@ -115,7 +115,7 @@ def make_attention(
 
 
 def make_kernels(backends: Backends) -> LayerKernels:
-    """The kernels of a layer."""
+    """The other kernels."""
     if backends.kernels == "reference":
         return ReferenceKernels()
     from services.generator.layers.triton_kernels import TritonKernels

@@ -1,7 +1,7 @@
 """One step as device tensors: what the layers are given instead of any global context.
 
-Made once per step by `runner.step_inputs`, read by attention and by the sampler. Every index that a layer needs is here, so that
-no layer computes one.
+Made once per step by `runner.step_inputs`, read by attention, by the products with adapters and by the ModelRunner, which picks out
+the rows that sample. Every index that a layer needs is here, so that no layer computes one.
 """
 
 from dataclasses import dataclass
@@ -36,13 +36,13 @@ class AttentionGroup:
 
 @dataclass(frozen=True, slots=True)
 class PagedRows:
-    """The rows of a step for the kernels of paged attention: first those with one token, D of S.
+    """The rows of a step for the kernels of paged attention: first those with one token.
 
     Attributes:
-        num_decodes: D.
+        num_decodes: rows with one token.
         block_table: [S, blocks] int32.
         context_lens: [S] int32, keys of each row; 0 of padding.
-        cu_query_lens: [S - D + 1] int32, counted from the first token behind the decode rows.
+        cu_query_lens: [S - num_decodes + 1] int32, counted from the first token behind the decode rows.
         tiles: [2, tiles] int32, of the rows behind the decode rows.
     """
 

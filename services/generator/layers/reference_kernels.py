@@ -1,6 +1,6 @@
-"""What a layer does besides products and attention, in plain torch: the backend of a CPU.
+"""What a layer does besides attention, and a step besides its layers, in plain torch: the backend of a CPU.
 
-Called by the runner's `StepOps`.
+Called by the runner: layers reach it through `StepOps`. Holds nothing.
 """
 
 from torch import Tensor

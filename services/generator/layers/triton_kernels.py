@@ -1,6 +1,6 @@
-"""What a layer does besides products and attention, with the Triton kernels.
+"""What a layer does besides attention, and a step besides its layers, with the Triton kernels.
 
-Called by the runner's `StepOps`, also while a CUDA graph is captured.
+Called by the runner, also while a CUDA graph is captured: layers reach it through `StepOps`. Holds nothing.
 """
 
 import torch

@@ -2,8 +2,8 @@
 adapters of them, the A and B of every slot, stacked.
 
 Written with slots that the scheduler's ledger decided on; read by every projection of a step. Allocates once, at start.
-Layout: `a` [slots, S, R, in] and `b` [slots, out, R], R being the largest rank a slot has room for; what a slot really uses stands
-in `ranks` [slots, S], and `scales` [slots, S] stay fp32 and multiply the rank-r intermediate.
+Layout: `a` [slots, slices, R, in] and `b` [slots, out, R], R being the largest rank a slot has room for; what a slot really uses
+stands in `ranks` [slots, slices], and `scales` [slots, slices] stay fp32 and multiply the rank-r intermediate.
 """
 
 from collections.abc import Mapping

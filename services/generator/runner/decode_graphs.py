@@ -61,12 +61,10 @@ class DecodeGraphs:
 
     Args:
         max_rows: the most decode rows of a step.
-        num_slots: slots of the adapter bank; None where there is none.
+        num_slots: slots of the adapter bank; 0 where there is none.
     """
 
-    def __init__(
-        self, compute: Compute, max_rows: int, num_slots: int | None, spare_row: int, device: torch.device
-    ) -> None:
+    def __init__(self, compute: Compute, max_rows: int, num_slots: int, spare_row: int, device: torch.device) -> None:
         self._sizes = graph_sizes(max_rows)
         layouts = list(_layouts(self._sizes, num_slots, spare_row))
         self._packed = torch.zeros(max(layout.borders()[-1] for layout in layouts), dtype=torch.int32, device=device)
@@ -76,19 +74,21 @@ class DecodeGraphs:
             for layout in reversed(layouts)
         }
 
-    def find(self, plan: StepPlan) -> CapturedStep | None:
-        """The graph that a plan fits, if there is one."""
+    def replay(self, plan: StepPlan) -> StepOutputs | None:
+        """Launch a step, whose plan the tables must have applied; None where it fits no graph."""
+        captured = self._find(plan)
+        if captured is None:
+            return None
+        copy_into(self._packed, captured.layout.pack(plan))
+        captured.graph.replay()
+        return captured.outputs.first(len(plan.rows))
+
+    def _find(self, plan: StepPlan) -> CapturedStep | None:
         num_rows = len(plan.rows)
         if plan.num_decodes < num_rows or num_rows > self._sizes[-1]:
             return None
         size = next(size for size in self._sizes if size >= num_rows)
         return self._graphs[size, lora_chunk_for(plan, size)]
-
-    def replay(self, captured: CapturedStep, plan: StepPlan) -> StepOutputs:
-        """Launch a step; the tables must have the plan applied."""
-        copy_into(self._packed, captured.layout.pack(plan))
-        captured.graph.replay()
-        return captured.outputs.first(len(plan.rows))
 
     def _capture(self, compute: Compute, layout: StepLayout, pool: Any) -> CapturedStep:
         packed = self._packed[: layout.borders()[-1]]
@@ -114,9 +114,9 @@ def lora_chunk_for(plan: StepPlan, num_rows: int) -> int | None:
     return chunk_size_for(num_rows, len(slots)) if len(slots) else None
 
 
-def _layouts(sizes: list[int], num_slots: int | None, spare_row: int) -> Iterator[StepLayout]:
+def _layouts(sizes: list[int], num_slots: int, spare_row: int) -> Iterator[StepLayout]:
     for size in sizes:
         yield StepLayout(decode_shape(size, None), 0, spare_row)
-        if num_slots is not None:
+        if num_slots:
             for chunk in sorted({chunk_size_for(size, count) for count in range(1, size + 1)}):
                 yield StepLayout(decode_shape(size, chunk), num_slots, spare_row)

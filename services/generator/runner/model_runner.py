@@ -93,7 +93,12 @@ class LoadedModel:
 
 
 class ModelRunner:
-    """One model on one device."""
+    """One model on one device.
+
+    Attributes:
+        num_replays: steps that were a graph's replay.
+        num_eager_decodes: steps of decode rows alone that were not.
+    """
 
     def __init__(
         self,
@@ -108,7 +113,10 @@ class ModelRunner:
         self._config = config
         self._weights = weights
         self._adapters = adapters
-        self._adapted_head = None if adapters is None else adapters.bank.group(HEAD_KEY)
+        self._bank = None if adapters is None else adapters.bank
+        self._num_slots = 0 if self._bank is None else self._bank.num_slots
+        self._adapted_head = None if self._bank is None else self._bank.group(HEAD_KEY)
+        self._device = device
         self._limits = limits
         self._block_size = spec.block_size
         self._backends = backends
@@ -126,38 +134,28 @@ class ModelRunner:
         )
         self._graphs: DecodeGraphs | None = None
         self.num_replays = 0
-        """Steps of decode rows alone that were a graph's replay, and"""
         self.num_eager_decodes = 0
-        """that were not."""
 
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Run steps of nothing but padding, so that all kernels are compiled before the first request comes."""
-        num_slots = 0 if self._adapters is None else self._adapters.bank.num_slots
-        most, spare_row = self._limits.max_num_batched_tokens, self._tables.spare_row
-        chunks = [None, *sorted({size for _, size in CHUNK_SIZES})] if num_slots else [None]
+        most = self._limits.max_num_batched_tokens
+        chunks = [None, *sorted({size for _, size in CHUNK_SIZES})] if self._num_slots else [None]
         for num_tokens, lora_chunk in product([*(size for size in WARM_UP_SIZES if size < most), most], chunks):
-            layout = StepLayout(StepShape(num_tokens, 1, 2, 1, lora_chunk), num_slots, spare_row)
-            self.compute(to_device(layout.pack_padding(), self._weights.embedding.device), layout)
+            self._run_padding(StepShape(num_tokens, 1, 2, 1, lora_chunk))
 
     @torch.inference_mode()
     def capture_graphs(self) -> None:
         """Capture decode steps, so that they take one launch each; all that is in the cache may be overwritten."""
-        num_slots = None if self._adapters is None else self._adapters.bank.num_slots
-        limit = min(self._limits.max_num_seqs, self._limits.max_num_batched_tokens)
-        device = self._weights.embedding.device
-        self._graphs = DecodeGraphs(self.compute, limit, num_slots, self._tables.spare_row, device)
+        max_rows = min(self._limits.max_num_seqs, self._limits.max_num_batched_tokens)
+        self._graphs = DecodeGraphs(self.compute, max_rows, self._num_slots, self._tables.spare_row, self._device)
 
     @torch.inference_mode()
     def run_largest_step(self) -> None:
         """Run as many tokens and rows as there may be, sampled with everything there is; for measuring memory."""
-        limits = self._limits
-        device, num_rows = self._weights.embedding.device, limits.max_num_seqs
-        num_slots = 0 if self._adapters is None else self._adapters.bank.num_slots
-        num_tokens = limits.max_num_batched_tokens
-        shape = StepShape(num_tokens, 0, min(num_rows, num_tokens), min(num_rows, num_tokens), 1 if num_slots else None)
-        layout = StepLayout(shape, num_slots, self._tables.spare_row)
-        outputs = self.compute(to_device(layout.pack_padding(), device), layout)
+        num_tokens = self._limits.max_num_batched_tokens
+        num_rows = min(self._limits.max_num_seqs, num_tokens)
+        outputs = self._run_padding(StepShape(num_tokens, 0, num_rows, num_rows, 1 if self._num_slots else None))
         features = features_of(
             SamplingParams(max_tokens=1, temperature=1.0, top_p=0.5, presence_penalty=1.0, logprobs=1)
         )
@@ -170,15 +168,13 @@ class ModelRunner:
         self._sampler.begin_rows(plan.new_rows)
         if self._adapters is not None:
             self._adapters.apply(plan.adapter_copies)
-        captured = None if self._graphs is None else self._graphs.find(plan)
-        is_decode = plan.num_decodes == len(plan.rows)
-        if captured is not None and self._graphs is not None:
+        outputs = None if self._graphs is None else self._graphs.replay(plan)
+        if outputs is not None:
             self.num_replays += 1
-            outputs = self._graphs.replay(captured, plan)
         else:
-            self.num_eager_decodes += is_decode
-            layout = self.layout_of(plan)
-            outputs = self.compute(to_device(layout.pack(plan), self._weights.embedding.device), layout, plan)
+            self.num_eager_decodes += plan.num_decodes == len(plan.rows)
+            layout = self._layout_of(plan)
+            outputs = self.compute(to_device(layout.pack(plan), self._device), layout, plan)
         return LaunchedStep(plan, outputs, self._score_prompt(plan, outputs.hidden))
 
     @torch.inference_mode()
@@ -199,14 +195,7 @@ class ModelRunner:
 
     def check_device(self) -> None:
         """Raise where the device takes no work any more: after most errors of a GPU every further call fails too."""
-        torch.zeros(1, device=self._weights.embedding.device).item()
-
-    def layout_of(self, plan: StepPlan) -> StepLayout:
-        """The layout that holds a plan exactly."""
-        num_slots = 0 if self._adapters is None else self._adapters.bank.num_slots
-        lora_chunk = lora_chunk_for(plan, plan.num_tokens)
-        shape = StepShape(plan.num_tokens, plan.num_decodes, len(plan.rows), len(plan.sampled), lora_chunk)
-        return StepLayout(shape, num_slots, self._tables.spare_row)
+        torch.zeros(1, device=self._device).item()
 
     def compute(self, packed: Tensor, layout: StepLayout, plan: StepPlan | None = None) -> StepOutputs:
         """Launch the forward pass; `plan` is asked for by reference backends only."""
@@ -224,9 +213,22 @@ class ModelRunner:
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states [T, C] after the last norm."""
-        bank = None if self._adapters is None else self._adapters.bank
-        ops = StepOps(batch, self._attention, self._kernels, bank, self._rope.index_select(0, batch.positions))
+        ops = StepOps(batch, self._attention, self._kernels, self._bank, self._rope.index_select(0, batch.positions))
         return decoder_forward(self._weights, self._config, ops, batch.token_ids)
+
+    def logits(self, hidden: Tensor, adapters: AdapterRows | None = None) -> Tensor:
+        """[N, C], and these rows by adapter, None where none has one, to [N, V] in the model's dtype."""
+        return self._kernels.project(Linear(self._weights.head), hidden, self._adapted_head, adapters)
+
+    def _layout_of(self, plan: StepPlan) -> StepLayout:
+        """The layout that holds a plan exactly."""
+        lora_chunk = lora_chunk_for(plan, plan.num_tokens)
+        shape = StepShape(plan.num_tokens, plan.num_decodes, len(plan.rows), len(plan.sampled), lora_chunk)
+        return StepLayout(shape, self._num_slots, self._tables.spare_row)
+
+    def _run_padding(self, shape: StepShape) -> StepOutputs:
+        layout = StepLayout(shape, self._num_slots, self._tables.spare_row)
+        return self.compute(to_device(layout.pack_padding(), self._device), layout)
 
     def _add_reference_inputs(self, batch: ForwardBatch, plan: StepPlan) -> ForwardBatch:
         table, dtype = self._tables.block_table, self._weights.embedding.dtype
@@ -237,10 +239,6 @@ class ModelRunner:
             groups_by_slot = adapter_groups(plan, table.device)
             batch = replace(batch, adapters=batch.adapters and replace(batch.adapters, slot_groups=groups_by_slot))
         return batch
-
-    def logits(self, hidden: Tensor, adapters: AdapterRows | None = None) -> Tensor:
-        """[N, C], and these rows by adapter, None where none has one, to [N, V] in the model's dtype."""
-        return self._kernels.project(Linear(self._weights.head), hidden, self._adapted_head, adapters)
 
     def _head_rows(self, row_slots: Tensor) -> AdapterRows | None:
         """For `logits`, from the adapter slot of each row [N] int32."""

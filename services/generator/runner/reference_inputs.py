@@ -1,6 +1,7 @@
 """What the reference backends want of a step besides the packed indices: rows in groups, with masks; tokens by adapter.
 
-Called by `step_inputs` where a reference backend is in use. Vector operations only, yet some of them wait for the device.
+Called by the ModelRunner where a reference backend is in use. Vector operations only, but some of them wait for the device and
+their sizes follow the plan, so that no graph can hold them.
 """
 
 import itertools

@@ -90,7 +90,7 @@ class SamplingTables:
     def _write_seen(self, new: RowStates, rows: Tensor) -> None:
         self.counts[rows] = 0
         self.is_in_prompt[rows] = False
-        seen = self._to_device(np.stack([new.seen_rows, new.seen_ids, new.is_output])).long()  # [3, H]
+        seen = self._to_device(np.stack([new.seen_rows, new.seen_ids, new.is_output])).long()  # [3, tokens seen]
         self.counts.index_put_((seen[0], seen[1]), seen[2].to(self.counts.dtype), accumulate=True)
         in_prompt = self._to_device(np.stack([new.seen_rows, new.seen_ids])[:, ~new.is_output]).long()
         self.is_in_prompt[in_prompt[0], in_prompt[1]] = True

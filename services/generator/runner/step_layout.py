@@ -1,8 +1,8 @@
 """Where each index of a step lies in one packed buffer, so that a step copies once and a graph replays on fixed addresses.
 
-Used by `step_inputs`: packed with NumPy on the host, taken apart as views on the device. A layout depends on sizes only. A step may
-be packed into a layout with more rows than it has: the padding tokens then belong to the spare row of the tables, and nothing that
-they compute is kept.
+Packed with NumPy on the host by the ModelRunner and `decode_graphs`, taken apart on the device as views by `step_inputs`. Holds no
+tensor. A layout depends on sizes only; a step may be packed into one with more rows than it has: the padding tokens then belong to
+the spare row of the tables, and nothing that they compute is kept.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class StepShape(NamedTuple):
 
     Attributes:
         num_tokens: tokens of the step (T).
-        num_decodes: rows with one token each, which come first (D).
+        num_decodes: rows with one token each, which come first.
         num_rows: all rows (S).
         num_sampled: rows that sample (N).
         lora_chunk: rows of a chunk of `LoraSegments`; None where no row has an adapter.
@@ -54,7 +54,7 @@ class StepArrays(NamedTuple, Generic[ArrayT]):
         token_rows: [T] state row of each token.
         rows: [S] state row of each row of the step.
         context_lens: [S] keys of each row, those of this step included; 0 of padding.
-        cu_query_lens: [S - D + 1] where the tokens of each prefill row begin, counted from the first of them.
+        cu_query_lens: [S - num_decodes + 1] where the tokens of each prefill row begin, counted from the first of them.
         tiles: [2 * tiles] see `query_tiles`.
         logits_index: [N] tokens whose hidden state is turned into logits.
         lora: packed `LoraSegments`; empty where no row has an adapter.

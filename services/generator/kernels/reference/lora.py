@@ -87,17 +87,17 @@ def lora_shrink(h: Tensor, x: Tensor, a: Tensor, ranks: Tensor, scales: Tensor, 
     """Write the scaled rank-r intermediate of each row that has an adapter, zeros beyond the adapter's rank.
 
     Args:
-        h: [T, S, R] fp32. Mutated.
+        h: [T, slices, R] fp32. Mutated.
         x: [T, in].
-        a: [slots, S, R, in].
-        ranks: [slots, S] int32; 0 where the adapter leaves a slice alone.
-        scales: [slots, S] fp32.
+        a: [slots, slices, R, in].
+        ranks: [slots, slices] int32; 0 where the adapter leaves a slice alone.
+        scales: [slots, slices] fp32.
         groups: see `slot_groups`.
     """
     for group in groups:
-        mine, rows = ranks[group.slots], group.gather(x)  # [slots, S], [slots, n, in]
+        mine, rows = ranks[group.slots], group.gather(x)  # [slots, slices], [slots, n, in]
         rank = int(mine.max())
-        is_used = torch.arange(rank, device=h.device) < mine[..., None]  # [slots, S, rank]
+        is_used = torch.arange(rank, device=h.device) < mine[..., None]  # [slots, slices, rank]
         factors = scales[group.slots, :, None] * is_used
         for s in range(a.shape[1]):
             out = torch.bmm(rows, a[group.slots, s, :rank].float().mT) * factors[:, None, s]  # [slots, n, rank]
@@ -111,15 +111,15 @@ def lora_expand(
 
     Args:
         y: [T, out], the base projection's output. Mutated.
-        h: [T, S, R] fp32, see `lora_shrink`.
+        h: [T, slices, R] fp32, see `lora_shrink`.
         b: [slots, out, R].
-        ranks: [slots, S] int32.
+        ranks: [slots, slices] int32.
         groups: see `slot_groups`.
         slice_sizes: columns of each slice of `y`, in order; their sum is `out`.
     """
     for group in groups:
         rank = int(ranks[group.slots].max())
-        rows = group.gather(h[:, :, :rank])  # [slots, n, S, rank]
+        rows = group.gather(h[:, :, :rank])  # [slots, n, slices, rank]
         start = 0
         for s, size in enumerate(slice_sizes):
             columns = slice(start, start + size)
