@@ -1,5 +1,7 @@
 """The Triton backends in a whole model: prompts and decode steps, adapters and base rows mixed, against `peft`."""
 
+import os
+
 import pytest
 import torch
 
