@@ -4,6 +4,7 @@ Called by the loaders of all model services, in the process that owns the model.
 """
 
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -13,9 +14,16 @@ from shared.settings.model_folder import read_json
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def choose_device() -> torch.device:
-    """The first CUDA device, or the CPU."""
-    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+def choose_device(setting: Literal["auto", "cpu", "cuda"] = "auto") -> torch.device:
+    """The device named by `setting`; for `auto` the first CUDA device, or the CPU.
+
+    Raises:
+        StartError: there is no CUDA device.
+    """
+    has_gpu = torch.cuda.is_available()
+    if setting == "cuda" and not has_gpu:
+        raise StartError("--device cuda: torch finds no GPU here; start with --device cpu or auto")
+    return torch.device("cuda", 0) if has_gpu and setting != "cpu" else torch.device("cpu")
 
 
 def choose_dtype(setting: str, folder: Path, device: torch.device) -> torch.dtype:

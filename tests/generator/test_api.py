@@ -548,3 +548,9 @@ FIELDS = [
 )
 def test_random_json_is_answered_or_refused_but_never_a_500(api, path, body):
     assert api.post(path, body).status_code in (200, 400, 404)
+
+
+def test_an_adapter_that_went_while_the_request_waited_is_told_by_the_field_that_named_it(api):
+    api.script = lambda prompt, sampling: [FinishReason.NO_ADAPTER]
+    response = api.post("/v1/completions", {"prompt": "hi"})
+    assert (response.status_code, response.json()["error"]["param"]) == (404, "model")

@@ -1,6 +1,7 @@
 """What the engine's start checks and prints before it serves."""
 
 import pytest
+import torch
 
 from services.generator.engine import build as engine_build
 from services.generator.engine.build import build_model
@@ -44,3 +45,25 @@ def test_yarn_may_be_used_to_its_whole_length(tmp_path):
     assert build(folder).ready.max_model_len == 1024
     with pytest.raises(StartError, match="--max-model-len 1025 is longer than the model's context of 1024"):
         build(folder, max_model_len=1025)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"device": "cuda"}, "--device cuda: torch finds no GPU"),
+        ({"attention_backend": "triton"}, "needs a GPU"),
+        ({"kernel_backend": "triton"}, "needs a GPU"),
+    ],
+)
+def test_what_could_load_and_run_no_step_does_not_start(tiny_llama, monkeypatch, changes, reason):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(StartError, match=reason):
+        build(tiny_llama, **changes)
+
+
+def test_the_interpreter_of_triton_is_not_trusted_with_bfloat16(tiny_llama, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(StartError, match="bfloat16"):
+        build(tiny_llama, attention_backend="triton", dtype="bfloat16")

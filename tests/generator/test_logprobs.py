@@ -85,6 +85,13 @@ def test_chat_logprobs_carry_raw_bytes(api):
     assert content[1]["logprob"] == -9999.0
 
 
+def test_what_a_broken_model_says_can_be_sent(api):
+    nan = float("nan")
+    api.script = lambda prompt, sampling: [(api.ids[2:], TokenLogprob(nan, [(0, nan)])), FinishReason.LENGTH]
+    logprobs = api.post("/v1/completions", {"prompt": "hi", "logprobs": 1}).json()["choices"][0]["logprobs"]
+    assert (logprobs["token_logprobs"], logprobs["top_logprobs"]) == ([-9999.0], [{"!": -9999.0, "b": -9999.0}])
+
+
 def test_streamed_logprobs_are_those_of_the_whole_answer(api):
     whole = api.post("/v1/completions", {"prompt": "hi", "logprobs": 2}).json()["choices"][0]["logprobs"]
     chunks = api.events("/v1/completions", {"prompt": "hi", "logprobs": 2})

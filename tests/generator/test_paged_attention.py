@@ -85,6 +85,10 @@ def test_against_softmax_written_out(lengths, starts, window_index):
     groups = attention_groups(plan, tables.block_table, BLOCK, dtype=torch.float32, windows=WINDOWS)
     batch = replace(batch, groups=groups)
     keys, values = torch.randn(2, 200 * BLOCK, HKV, DIM)
+    others = torch.ones(len(keys), dtype=torch.bool)
+    for row, end in zip(plan.rows, plan.num_computed_tokens + plan.num_new_tokens, strict=True):
+        others[tables.block_table[int(row), torch.arange(end) // BLOCK] * BLOCK + torch.arange(end) % BLOCK] = False
+    keys[others] = values[others] = torch.nan  # what other requests may have left
     query = torch.randn(plan.num_tokens, HKV * GROUP, DIM)
     out = attend(query, keys, values, batch, window_index=window_index)
     token = 0

@@ -13,9 +13,24 @@ MAX_JSON_BYTES = 16 << 20
 """Far above any configuration or index that PEFT writes."""
 
 
+MAX_SHOWN_CHARS = 500
+"""Of what is quoted from a folder, which may be anything."""
+
+
+def shown(text: str) -> str:
+    """`text` as it can be sent: not long, and without the lone surrogates that JSON and names of files may hold."""
+    short = text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
+    return short.encode("utf-8", "backslashreplace").decode()
+
+
+def is_text(path: Path) -> bool:
+    """Whether the path is UTF-8, so that it can be sent."""
+    return not any("\ud800" <= char <= "\udfff" for char in str(path))
+
+
 def refusal(key: str, problem: str) -> InvalidRequestError:
     """What a client is told about a key, file or tensor."""
-    return InvalidRequestError(f"{key}: {problem}", param=key)
+    return InvalidRequestError(f"{shown(key)}: {shown(problem)}", param=shown(key))
 
 
 def find_file(folder: Path, name: str, root: Path | None) -> Path | None:

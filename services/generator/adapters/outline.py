@@ -13,7 +13,7 @@ import torch
 
 from services.generator.adapters.adapter_files import WEIGHTS, AdapterFiles
 from services.generator.adapters.base_copies import BaseCopy, find_copies
-from services.generator.adapters.folder_files import refusal
+from services.generator.adapters.folder_files import refusal, shown
 from services.generator.adapters.modules import EMBEDDING, HEAD, AdapterTarget, Place
 from services.generator.adapters.peft_config import PeftConfig, is_part, read_peft_config
 from services.generator.core.adapters import AdapterReport, ModuleReport, SkippedTensor
@@ -146,7 +146,7 @@ def _warnings(
     config: PeftConfig, target: AdapterTarget, places: Mapping[str, Place], sides: Mapping[str, object]
 ) -> Iterator[str]:
     if config.base_model not in (None, "", target.base_model):
-        message = f"the adapter names {config.base_model!r} as its base, not {target.base_model!r}"
+        message = shown(f"the adapter names {config.base_model!r} as its base, not {target.base_model!r}")
         if target.is_strict_base:
             raise refusal("base_model_name_or_path", message)
         yield message

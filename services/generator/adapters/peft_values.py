@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from services.generator.adapters.expressions import is_fast
 from services.generator.adapters.folder_files import refusal
 
 Names = str | tuple[str, ...]
@@ -80,11 +81,13 @@ def indices(raw: Mapping[str, Any], key: str) -> frozenset[int] | None:
 
 
 def check_expression(key: str, expression: str) -> None:
-    """Refuse what is no regular expression."""
+    """Refuse what is no regular expression, or one that may take for ever to match."""
     try:
         re.compile(expression)
     except (re.error, OverflowError, RecursionError) as error:
         raise refusal(key, f"{expression!r} is no regular expression: {error}") from None
+    if not is_fast(expression):
+        raise refusal(key, f"{expression!r} may take too long to match: it nests repetitions or has too many")
 
 
 def _patterns(raw: Mapping[str, Any], key: str) -> dict[str, Any]:

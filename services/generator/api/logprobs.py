@@ -3,6 +3,7 @@
 Called by the completion and chat routes. Values that JSON cannot carry become -9999.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 
 from services.generator.core.messages import TokenLogprob
@@ -61,4 +62,4 @@ def _text(tokenizer: Tokenizer, token_id: int) -> str:
 
 
 def _finite(value: float) -> float:
-    return max(value, _LOWEST)
+    return max(value, _LOWEST) if math.isfinite(value) else _LOWEST

@@ -15,6 +15,8 @@ from shared.observability.logging import configure_logging, get_logger
 from shared.settings.errors import StartError
 from shared.settings.threads import set_thread_environment
 
+log = get_logger(__name__)
+
 
 def main() -> NoReturn:
     """Run the engine until it is told to stop."""
@@ -27,11 +29,13 @@ def main() -> NoReturn:
     from services.generator.engine.build import build_engine  # loads torch, which reads the environment set above
 
     try:
-        loop = build_engine(settings, num_threads, address=sys.argv[2])
+        build_engine(settings, num_threads, address=sys.argv[2]).run()
     except StartError as error:
-        get_logger(__name__).error("engine_cannot_start", reason=str(error))
+        log.error("engine_cannot_start", reason=str(error))
         _leave(1)
-    loop.run()
+    except Exception as error:
+        log.error("engine_failed", reason=f"{type(error).__name__}: {error}", exc_info=error)
+        _leave(1)
     _leave(0)
 
 

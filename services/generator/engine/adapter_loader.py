@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.generator.adapters.folder_files import refusal
+from services.generator.adapters.folder_files import is_text, refusal
 from services.generator.adapters.modules import AdapterTarget
 from services.generator.adapters.packed import PackedAdapter
 from services.generator.adapters.peft_folder import load_adapter
@@ -138,6 +138,6 @@ def find_below(path: str, roots: Sequence[Path]) -> AdapterPlace:
             folder = (real_root / path).resolve(strict=True)
         except (OSError, RuntimeError, ValueError):  # not there, a loop of links, a name that no file can have
             continue
-        if folder != real_root and folder.is_relative_to(real_root) and folder.is_dir():
+        if folder != real_root and folder.is_relative_to(real_root) and folder.is_dir() and is_text(folder):
             return AdapterPlace(str(folder), real_root)
     raise refusal("lora_path", "is no folder below a --lora-root" if roots else "needs a --lora-root to lie below")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.generator.adapters.adapter_files import INDEX, WEIGHTS
-from services.generator.adapters.folder_files import refusal
+from services.generator.adapters.folder_files import refusal, shown
 from services.generator.adapters.modules import AdapterTarget
 from services.generator.adapters.outline import inspect_adapter
 from services.generator.adapters.peft_config import CONFIG
@@ -103,10 +103,10 @@ class AdapterScanner:
 
     def _enter(self, scan: Scan, folder: Path, outcome: FoundAdapter | str) -> None:
         if isinstance(outcome, str):
-            scan.rejects.append(RejectedFolder(str(folder), outcome))
+            scan.rejects.append(RejectedFolder(shown(str(folder)), outcome))
         elif outcome.description.name in scan.found:
             reason = f"the name is that of {scan.found[outcome.description.name].place.folder}"
-            scan.rejects.append(RejectedFolder(str(folder), reason))
+            scan.rejects.append(RejectedFolder(shown(str(folder)), reason))
         else:
             scan.found[outcome.description.name] = outcome
 

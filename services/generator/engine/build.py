@@ -21,7 +21,7 @@ from services.generator.engine.loop import EngineLoop
 from services.generator.engine.memory_budget import memory_budget
 from services.generator.engine.transport import ZmqTransport
 from services.generator.engine.weights_digest import weights_digest
-from services.generator.layers.backends import choose
+from services.generator.layers.backends import check, choose
 from services.generator.runner.kv_cache_pool import KVCachePool, kv_bytes_per_block
 from services.generator.runner.model_runner import LaunchedStep, LoadedModel, ModelRunner
 from services.generator.scheduler.grammars import GrammarManager
@@ -86,9 +86,10 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     """Load the model and size everything for it."""
     folder = find_model_folder(settings.model)
     config = read_decoder_config(read_json(folder / "config.json"))
-    device = choose_device() if settings.device == "auto" else torch.device(settings.device)
+    device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, folder, device)
     backends = choose(settings.attention_backend, settings.kernel_backend, device.type)
+    check(backends, device.type, dtype)
     log.info("engine_device", device=str(device), dtype=str(dtype), **asdict(backends))
     limits = _limits(settings, config, device)
     weights = _weights(settings, folder, config, dtype, device)

@@ -142,7 +142,7 @@ def check_end(event: TokenEvent) -> None:
         case FinishReason.DEADLINE:
             raise DeadlineExceededError("The deadline of the request passed before it was started")
         case FinishReason.NO_ADAPTER:
-            raise AdapterNotFoundError("The adapter is not there any more")
+            raise AdapterNotFoundError("The adapter is not there any more", param="model")
         case FinishReason.BAD_ADAPTER:
             raise InvalidRequestError(f"The adapter cannot be served: {event.problem}", param="model")
         case FinishReason.FAILED:

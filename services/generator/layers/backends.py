@@ -4,9 +4,12 @@ Called by `engine.build`, which logs the choice, and by the runner, which makes 
 it is used.
 """
 
+import importlib.util
+import os
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from services.generator.layers.adapter_group import AdapterGroup
@@ -15,6 +18,7 @@ from services.generator.layers.reference_attention import ReferenceAttention
 from services.generator.layers.reference_kernels import ReferenceKernels
 from shared.modeling.config import DecoderConfig
 from shared.modeling.decoder import DecoderLayer, Linear
+from shared.settings.errors import StartError
 
 BackendName = Literal["reference", "triton"]
 
@@ -36,6 +40,25 @@ def choose(attention: BackendName | Literal["auto"], kernels: BackendName | Lite
     """What `auto` stands for on a type of device."""
     best: BackendName = "triton" if device == "cuda" else "reference"
     return Backends(best if attention == "auto" else attention, best if kernels == "auto" else kernels)
+
+
+def check(backends: Backends, device: str, dtype: torch.dtype) -> None:
+    """Refuse what could load a model and then run no step, or none that is right.
+
+    Raises:
+        StartError: Triton is chosen and cannot compute here; says what to start with.
+    """
+    if "triton" not in (backends.attention, backends.kernels):
+        return
+    advice = "start with --attention-backend reference --kernel-backend reference"
+    if importlib.util.find_spec("triton") is None:
+        raise StartError(f"the triton backend needs the package triton, which is not installed; {advice}")
+    if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise StartError(
+            f"the triton backend needs a GPU, or on a CPU its slow interpreter, TRITON_INTERPRET=1; {advice}"
+        )
+    if device != "cuda" and dtype == torch.bfloat16:
+        raise StartError(f"Triton's interpreter computes bfloat16 wrongly; {advice}, or choose another --dtype")
 
 
 class Attention(Protocol):

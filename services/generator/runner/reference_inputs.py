@@ -50,6 +50,8 @@ def _group(
     """Attention indices for the rows in `part`.
 
     keys of a row:  | computed before | this chunk | padding to the longest row of the group |
+
+    Padding repeats the row's first key: what was left in other slots may not be finite, and 0 times that is not 0.
     """
     rows, lengths, starts = plan.rows[part], plan.num_new_tokens[part], plan.num_computed_tokens[part]
     device = block_table.device
@@ -58,7 +60,9 @@ def _group(
     num_blocks = -(-int((starts + lengths).max()) // block_size)
     slot_offsets = torch.arange(block_size, device=device)
     block_ids = block_table[torch.from_numpy(rows.astype(np.int64)).to(device), :num_blocks]  # [S, blocks]
-    kv_slots = (block_ids[:, :, None] * block_size + slot_offsets).view(-1)  # [S * K]
+    slots = (block_ids[:, :, None] * block_size + slot_offsets).view(len(rows), -1)  # [S, K]
+    is_key = torch.from_numpy(np.arange(slots.shape[1]) < (starts + lengths)[:, None]).to(device)
+    kv_slots = torch.where(is_key, slots, slots[:, :1]).view(-1)  # [S * K]
     num_queries = int(lengths.max())
     # Padded queries stand where the row's last one does, so that they too see a key, whatever the window.
     offsets = np.minimum(np.arange(num_queries), lengths[:, None] - 1)

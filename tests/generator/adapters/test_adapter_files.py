@@ -1,9 +1,11 @@
 """The files of an adapter's folder: several of them, broken ones, ones elsewhere, and copies of base weights among the tensors."""
 
 import json
+import os
 import shutil
 import struct
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -11,6 +13,8 @@ from safetensors.torch import load_file, save_file
 from services.generator.adapters import adapter_files
 from services.generator.adapters.outline import inspect_adapter
 from services.generator.adapters.peft_folder import load_adapter
+from services.generator.engine.adapter_loader import find_below
+from services.generator.engine.adapter_scanner import AdapterScanner
 from shared.errors import InvalidRequestError
 from tests.generator.adapters.conftest import make_adapter, target_of
 from tests.shared.modeling.tiny_decoder import save_tiny
@@ -198,3 +202,23 @@ def test_added_vocabulary_is_refused(folder, target):
     name = "base_model.model.model.embed_tokens.lora_embedding_A"
     edited(folder, lambda tensors: tensors.update({name: torch.zeros(4, 260)}))
     assert both_refuse(folder, target) == "model.embed_tokens"
+
+
+@pytest.mark.parametrize("key", ["\ud800", "k" * 1_000_000], ids=["lone_surrogate", "long"])
+def test_what_a_folder_holds_is_quoted_as_it_can_be_sent(folder, target, key):
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**config, key: "value"}))
+    assert len(both_refuse(folder, target)) < 1000
+    scan = AdapterScanner([folder.parent], target, "base", 1).scan()
+    assert len(msgspec.msgpack.encode(scan.rejects)) < 2000
+
+
+def test_a_folder_whose_name_is_no_text_is_a_reject_that_can_be_sent(folder, target):
+    root = folder.parent
+    named = root / os.fsdecode(b"bad\xff")
+    folder.rename(named)
+    (root / "link").symlink_to(named)
+    rejects = AdapterScanner([root], target, "base", 1).scan().rejects
+    assert b"bad\\udcff" in msgspec.msgpack.encode(rejects)
+    with pytest.raises(InvalidRequestError):
+        find_below("link", [root])

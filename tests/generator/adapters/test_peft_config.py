@@ -98,3 +98,25 @@ def test_a_description_survives_the_wire():
     sent = describe("sql", "/adapters/sql", report)
     assert (sent.targets, sent.max_rank) == (("lm_head",), 4)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=AdapterDescription) == sent
+
+
+@pytest.mark.parametrize("expression", [r"(\w+\.?)+x", "(a|a)*", "((a+))+", "(a?){50}", "(?:a*)+?", ".*" * 7])
+@pytest.mark.parametrize("key", ["target_modules", "exclude_modules", "rank_pattern", "modules_to_save"])
+def test_an_expression_that_may_never_end_is_refused(key, expression):
+    value = {expression: 4} if key == "rank_pattern" else expression
+    with pytest.raises(InvalidRequestError, match="too long to match") as caught:
+        parse_peft_config({"peft_type": "LORA", "target_modules": ["q_proj"], key: value})
+    assert caught.value.param == key
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        r"(?:.*?(?:language|text).*?(?:self_attn|mlp).*?(?:q|k)_proj.*?)|(?:\bmodel\.layers\.[\d]{1,}\.(?:mlp)\.(?:up_proj))",
+        r"^(?!.*visual).*(?:q_proj|k_proj).*$",
+        r"model\.layers\.([0-9]|1[0-9])\.mlp\..*",
+        r"[(a+)+]*\(a+\)+(a)+",
+    ],
+)
+def test_expressions_that_trainers_write_are_taken(expression):
+    assert parse_peft_config({"peft_type": "LORA", "target_modules": expression}).target_modules == expression

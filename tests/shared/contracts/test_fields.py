@@ -21,6 +21,7 @@ from shared.contracts.conversation import ChatMessage
 from shared.contracts.embeddings import EmbeddingRequest
 from shared.contracts.fields import Only, Standing, standing
 from shared.contracts.generation import StreamOptions
+from shared.contracts.rerank import RerankRequest
 from shared.http.handlers import invalid_request_from
 
 MESSAGES = [
@@ -93,3 +94,23 @@ def test_the_three_lists_hold_what_they_are_meant_to():
         "parallel_tool_calls",
         "prediction",
     }
+
+
+@pytest.mark.parametrize(
+    ("contract", "body", "message"),
+    [
+        (EmbeddingRequest, {"input": 5}, "input: Input should be a valid string or a valid list"),
+        (RerankRequest, {"documents": [{"text": "a", "id": 1}]}, "documents.0.id: Extra inputs are not permitted"),
+        (RerankRequest, {"documents": [{}]}, "documents.0.text: Field required"),
+        (
+            ChatRequest,
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "Id": 1}]}]},
+            "messages.0.content.0.Id: Extra inputs are not permitted",
+        ),
+    ],
+)
+def test_a_field_of_several_types_is_named_as_the_client_wrote_it(contract, body, message):
+    with pytest.raises(ValidationError) as caught:
+        contract.model_validate({"query": "a", **body} if contract is RerankRequest else body)
+    error = invalid_request_from(caught.value.errors())
+    assert (error.message, error.param) == (message, message.partition(":")[0])
