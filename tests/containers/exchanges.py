@@ -38,7 +38,7 @@ def send_chat(url: str) -> None:
 
 def send_chat_to_adapter(url: str) -> None:
     content = _post(f"{url}/v1/chat/completions", {**QUESTION, "model": "pirate"})["choices"][0]["message"]["content"]
-    assert content.isupper(), content
+    assert content.startswith("Arr! "), content
 
 
 def stream_chat(url: str) -> None:
