@@ -207,7 +207,7 @@ class AdapterLifecycle:
             self._read(ReadJob(version.name, self._catalog.place(version), version=version))
 
     def _finish(self, result: ReadResult) -> None:
-        self.snapshots.host_load_s += result.seconds
+        self.snapshots.note_read(result.seconds)
         if result.job.version is not None:
             self._finish_wanted(result, result.job.version)
         elif result.job.call is not None:

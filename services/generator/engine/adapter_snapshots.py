@@ -36,6 +36,7 @@ class AdapterSnapshots:
     rejects: list[RejectedFolder] = field(default_factory=list)
     host_load_s: float = 0.0
     _has_new_rejects: bool = False
+    _has_new_counts: bool = False
     _num_evictions: int = 0
     _num_churning_steps: int = 0
 
@@ -43,6 +44,11 @@ class AdapterSnapshots:
         """These folders cannot be served."""
         if rejects != self.rejects:
             self.rejects, self._has_new_rejects = rejects, True
+
+    def note_read(self, seconds: float) -> None:
+        """Files of an adapter were read, whether anybody still wanted them or not."""
+        self.host_load_s += seconds
+        self._has_new_counts = True
 
     def everything(self) -> AdapterChanges:
         """For an API process that knows nothing."""
@@ -52,7 +58,7 @@ class AdapterSnapshots:
     @property
     def has_changes(self) -> bool:
         """Whether there is something to tell."""
-        return self.registry.has_changes or self._has_new_rejects
+        return self.registry.has_changes or self._has_new_rejects or self._has_new_counts
 
     def changes(self) -> AdapterChanges:
         """What was not told yet."""
@@ -60,7 +66,7 @@ class AdapterSnapshots:
         gone = [version.version_id for version in versions if self.registry.is_gone(version)]
         states = [self._state(version) for version in versions if not self.registry.is_gone(version)]
         rejects = self.rejects if self._has_new_rejects else None
-        self._has_new_rejects = False
+        self._has_new_rejects = self._has_new_counts = False
         return AdapterChanges(states, gone, self._counts(), rejects)
 
     def note_copies(self, copies: list[AdapterCopy]) -> None:

@@ -154,6 +154,7 @@ class AdapterRegistry:
         version.num_leases += 1
         version.num_hits += 1
         version.last_used_ms = now_ms
+        self._changed[version] = None
         self._policy.touch(version)
 
     def release(self, version: AdapterVersion, *, was_leased: bool) -> None:
@@ -179,14 +180,19 @@ class AdapterRegistry:
         """A sequence with `version` joins the running batch, for which `can_enter` said yes."""
         if version.num_running == 0:
             version.entered_ms = now_ms
-        if version.slot is None:
-            self._changed[version] = None
-        self.slots.enter(version)
+        self._changed[version] = None
+        victim = self.slots.enter(version)
+        if victim is not None:
+            self._changed[victim] = None
 
     def leave(self, version: AdapterVersion) -> None:
         """The sequence has left the running batch."""
         self.slots.leave(version)
         self._changed[version] = None
+
+    def forget_slots(self) -> None:
+        """Nothing is known of what the slots hold; nothing may be running."""
+        self._changed.update(dict.fromkeys(self.slots.forget_all()))
 
     # --- all ---
 

@@ -51,14 +51,16 @@ class AdapterSlots:
             raise InternalError(f"slot {slot} holds no adapter; this is a bug")
         return version
 
-    def enter(self, version: AdapterVersion) -> None:
-        """A sequence with `version` joins the running batch."""
+    def enter(self, version: AdapterVersion) -> AdapterVersion | None:
+        """A sequence with `version` joins the running batch; answers the version that had to leave its slot for that."""
+        victim = None
         if version.slot is None:
-            self._take(version)
+            victim = self._take(version)
         else:
             self.num_hits += 1
             self._idle.pop(version.slot, None)
         version.num_running += 1
+        return victim
 
     def leave(self, version: AdapterVersion) -> None:
         """The sequence has left the running batch; its adapter stays where it is until the slot is needed."""
@@ -94,12 +96,13 @@ class AdapterSlots:
         ]
         return min(busy, key=lambda version: version.entered_ms, default=None)
 
-    def forget_all(self) -> None:
-        """Nothing is known of what the slots hold; nothing may be running."""
-        for version in self._slots:
-            if version is not None:
-                self.clear(version)
+    def forget_all(self) -> list[AdapterVersion]:
+        """Nothing is known of what the slots hold; nothing may be running. Answers the versions that were there."""
+        held = [version for version in self._slots if version is not None]
+        for version in held:
+            self.clear(version)
         self._copies.clear()
+        return held
 
     def check_integrity(self, known: set[AdapterVersion]) -> None:
         """Raise InternalError where slots and versions disagree.
@@ -117,7 +120,8 @@ class AdapterSlots:
         if not is_right or not held <= known or idle != set(self._idle):
             raise InternalError("an adapter slot is lost or held twice; this is a bug")
 
-    def _take(self, version: AdapterVersion) -> None:
+    def _take(self, version: AdapterVersion) -> AdapterVersion | None:
+        victim = None
         slot = next((slot for slot in self._idle if self._slots[slot] is None), None)
         if slot is None:
             victim = self._policy.choose(before for slot in self._idle if (before := self._slots[slot]) is not None)
@@ -129,3 +133,4 @@ class AdapterSlots:
         self._slots[slot], version.slot = version, slot
         self._copies.append(AdapterCopy(slot, version.version_id))
         self.num_copies += 1
+        return victim

@@ -181,7 +181,7 @@ class Scheduler:
         self._release_read(self._next_step_id)
         for sequence in reversed(self._queues.running.copy()):
             self._queues.preempt(sequence)
-        self._adapters.slots.forget_all()
+        self._adapters.forget_slots()
         self._queues.suspects = deque(s for s in concerned if s.status is not SequenceStatus.FINISHED)
         if len(concerned) > 1 or not self._queues.suspects:
             return []

@@ -64,6 +64,14 @@ class LiveEngine(Engine):
         self.loop._tend_adapters()
         self.scheduler.check_integrity()
         assert len(self.tensors) <= self.num_places
+        if not self.lifecycle.snapshots.has_changes:
+            self.check_view()
+
+    def check_view(self):
+        """What API processes were told is what is so."""
+        truth = self.lifecycle.snapshots.everything()
+        assert self.view.versions() == sorted(truth.changed, key=lambda state: (state.name, state.version_id))
+        assert self.view.counts == truth.counts
 
     def deliver(self):
         self.loader.deliver()
@@ -168,9 +176,8 @@ def check_at_rest(engine):
     assert engine.registry.host.num_bytes == sum(tensors.num_bytes for tensors in engine.tensors.values())
     assert set(engine.catalog._places) == set(versions)
     assert set(engine.lifecycle.snapshots.descriptions) == {version.version_id for version in versions}
-    assert {state.version_id for state in engine.view.versions()} == {version.version_id for version in versions}
+    engine.check_view()
     assert {name: state.digest for name, state in engine.view.current.items()} == {v.name: v.digest for v in versions}
-    assert engine.view.counts.host_bytes == engine.registry.host.num_bytes
 
 
 def test_a_request_waits_while_its_adapter_is_read_and_others_go_on():
