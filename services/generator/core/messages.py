@@ -10,7 +10,7 @@ import msgspec
 from services.generator.core.adapters import AdapterCounts, AdapterReport, AdapterState, BankContract, RejectedFolder
 from services.generator.core.request import FinishReason, Request
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
@@ -78,13 +78,18 @@ Command = Hello | Submit | Abort | ResetPrefixCache | Shutdown | AdapterCommand
 
 
 class EngineReady(msgspec.Struct, tag=True, frozen=True):
-    """The model is loaded; limits that the engine measured. `AdapterChanges` with all adapters comes first, if there is a bank."""
+    """The model is loaded; limits that the engine measured. `AdapterChanges` with all adapters comes first, if there is a bank.
+
+    Attributes:
+        max_image_rows: rows that the images of one request may have together; 0 where the model takes no images.
+    """
 
     max_model_len: int
     max_num_seqs: int
     num_blocks: int
     block_size: int
     bank: BankContract | None = None
+    max_image_rows: int = 0
 
 
 class Refused(msgspec.Struct, tag=True, frozen=True):

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
+from services.generator.core.images import PromptImage
+
 
 class FinishReason(StrEnum):
     """Why a request ended; every accepted request gets exactly one."""
@@ -86,6 +88,7 @@ class RequestOptions(msgspec.Struct, frozen=True):
     cache_salt: str | None = None
     deadline_ms: int | None = None
     adapter: str | None = None
+    images: tuple[PromptImage, ...] = ()
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -95,6 +98,7 @@ class Request(msgspec.Struct, frozen=True):
         cache_salt: separates the prefixes of requests with this salt from all others.
         adapter: name of the adapter that answers; None for the base model.
         deadline_ms: unix time in milliseconds from which on it is not started any more.
+        images: of the prompt, in order of position; their placeholders are part of `prompt_token_ids`.
     """
 
     frontend_id: str
@@ -104,3 +108,4 @@ class Request(msgspec.Struct, frozen=True):
     cache_salt: str | None = None
     deadline_ms: int | None = None
     adapter: str | None = None
+    images: tuple[PromptImage, ...] = ()

@@ -161,7 +161,7 @@ class EngineHandle:
         request_id = next(self._ids)
         waiter: asyncio.Queue[TokenEvent | None] = asyncio.Queue()
         self._waiters[request_id] = waiter
-        shared = (options.cache_salt, options.deadline_ms, options.adapter)
+        shared = (options.cache_salt, options.deadline_ms, options.adapter, options.images)
         self._send(Submit(Request(self._frontend_id, request_id, prompt, sampling, *shared)))
         return TokenStream(self.close, request_id, waiter)
 
