@@ -10,7 +10,7 @@ class Pixels(msgspec.Struct, frozen=True):
     """What the vision encoder sees, before its values are scaled: uint8 [height, width, 3], row by row, RGB.
 
     Attributes:
-        data: height * width * 3 bytes; crosses the queue as a frame of its own, uncopied.
+        data: height * width * 3 bytes; crosses the queue as a frame of its own, see `engine.wire`.
     """
 
     height: int
