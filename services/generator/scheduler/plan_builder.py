@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.generator.core.plan import TOKEN_ON_DEVICE, AdapterCopy, BlockUpdates, IntArray, StepPlan
+from services.generator.core.plan import (
+    TOKEN_ON_DEVICE,
+    AdapterCopy,
+    BlockUpdates,
+    ImageEncode,
+    ImageWork,
+    IntArray,
+    StepPlan,
+)
 from services.generator.core.sequence import Sequence
 from services.generator.core.slots import NO_ADAPTER
 from services.generator.scheduler.row_states import row_states, union
@@ -92,7 +100,7 @@ class PlanBuilder:
         """Whether nothing was scheduled."""
         return not self._decodes and not self._chunks
 
-    def build(self, adapter_copies: list[AdapterCopy]) -> BuiltPlan:
+    def build(self, adapter_copies: list[AdapterCopy], encodes: list[ImageEncode]) -> BuiltPlan:
         """The plan, and whose tokens its result will hold."""
         # Decode rows first, then the prefill chunks, short ones before long ones.
         chunks = sorted(self._chunks, key=lambda chunk: chunk.length)
@@ -116,6 +124,7 @@ class PlanBuilder:
             num_prompt_logprobs=max((part.num_top for part in scored), default=0),
             adapter_slots=_ints(self._decode_slots + [_adapter_slot(chunk.sequence) for chunk in chunks]),
             adapter_copies=adapter_copies,
+            images=_image_work(chunks, num_decodes, encodes),
         )
         everyone = self._decodes + [chunk.sequence for chunk in chunks]
         return BuiltPlan(plan, everyone, sequences, [(part.sequence, len(part.indices)) for part in scored])
@@ -141,6 +150,27 @@ def _adapter_slot(sequence: Sequence) -> int:
 def _tokens(chunk: Chunk) -> list[int]:
     known = chunk.sequence.known_tokens(chunk.start, chunk.start + chunk.length)
     return known + [TOKEN_ON_DEVICE] * (chunk.length - len(known))
+
+
+def _image_work(chunks: Rows[Chunk], offset: int, encodes: list[ImageEncode]) -> ImageWork | None:
+    """Which tokens take their embeddings from rows of the encoder's cache.
+
+        image:  | rows … | rows that the chunk reads … | rows … |
+        chunk:      | text | image's first token of it … | text |
+
+    Args:
+        offset: tokens of the step before the first chunk.
+    """
+    tokens, rows = [], []
+    for chunk in chunks:
+        end = chunk.start + chunk.length
+        for image, cached in chunk.sequence.image_leases:
+            first, last = max(chunk.start, image.position), min(end, image.end)
+            if first < last:
+                tokens.append(np.arange(first, last, dtype=np.int32) + (offset - chunk.start))
+                rows.append(cached.rows[first - image.position : last - image.position])
+        offset += chunk.length
+    return ImageWork(encodes, np.concatenate(tokens), np.concatenate(rows)) if tokens else None
 
 
 def _scored(chunks: Rows[Chunk], offset: int) -> list[Scored]:
