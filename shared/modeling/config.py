@@ -91,7 +91,7 @@ def read_decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
     hidden_size = reader.integer("hidden_size")
     head_dim = reader.optional_int("head_dim") or hidden_size // num_heads
     max_positions = reader.integer("max_position_embeddings")
-    rope = read_rope_config(config, head_dim, family.default_theta, max_positions)
+    rope = read_rope_config(config, head_dim, family.default_theta, max_positions, family.default_sections)
     windows = family.windows(reader, num_layers)
     norm_eps = reader.optional_number("rms_norm_eps")
     return DecoderConfig(

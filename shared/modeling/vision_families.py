@@ -50,6 +50,13 @@ VISION_FAMILIES: Mapping[str, VisionFamily] = {
         names=(_LANGUAGE_MODEL, _WHOLE_LANGUAGE_MODEL),
         foreign=("model.vision_tower.", "model.multi_modal_projector.", "vision_tower.", "multi_modal_projector."),
     ),
+    # Qwen2-VL, arXiv:2409.12191, and Qwen2.5-VL, arXiv:2502.13923.
+    **dict.fromkeys(
+        ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
+        VisionFamily(
+            names=(_LANGUAGE_MODEL, WITH_HEAD), foreign=("model.visual.", "visual."), decoder="Qwen2VLTextModel"
+        ),
+    ),
 }
 
 _BY_MODEL_TYPE = {
