@@ -1,0 +1,173 @@
+"""Images as Qwen2-VL and Qwen2.5-VL see them: of any size, brought near to it in whole blocks of patches.
+
+Source: Qwen2-VL, arXiv:2409.12191, §2.1, with the arithmetic of transformers' `Qwen2VLImageProcessor`. Made by `images.recipes`;
+the tower reads the same numbers through `read_qwen_preprocessing`. Must not import torch.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from services.generator.core.images import Pixels
+from services.generator.images.recipe import PreparedImage
+from shared.modeling.config_reader import ConfigReader
+from shared.settings.errors import ModelFolderError
+from shared.settings.model_folder import read_json
+
+_FILE = "preprocessor_config.json"
+_DEFAULTS: Mapping[str, Any] = {
+    "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "resample": Image.Resampling.BICUBIC,
+    "rescale_factor": 1 / 255,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+_MAX_ASPECT_RATIO = 200
+
+
+@dataclass(frozen=True, slots=True)
+class QwenPreprocessing:
+    """Sizes and scales of a folder's preprocessor_config.json.
+
+    Attributes:
+        patch_size: side of a patch in pixels.
+        temporal_patch_size: frames in a patch; a still image is repeated as often.
+        merge_size: side, in patches, of the block that becomes one row of the decoder.
+        min_pixels: an image with fewer is enlarged.
+        max_pixels: an image with more is made smaller.
+        rescale_factor: 8-bit values are multiplied by it, then have `mean` subtracted and are divided by `std`, per channel.
+    """
+
+    patch_size: int
+    temporal_patch_size: int
+    merge_size: int
+    min_pixels: int
+    max_pixels: int
+    rescale_factor: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def block_size(self) -> int:
+        """Side, in pixels, of what becomes one row."""
+        return self.patch_size * self.merge_size
+
+
+@dataclass(frozen=True, slots=True)
+class QwenRecipe:
+    """See `ImageRecipe`."""
+
+    image_token_id: int
+    preprocessing: QwenPreprocessing
+
+    def grid_for(self, height: int, width: int) -> tuple[int, int, int]:
+        """(1, h, w) in blocks."""
+        block = self.preprocessing.block_size
+        new_height, new_width = fitting_size(height, width, self.preprocessing)
+        return 1, new_height // block, new_width // block
+
+    def prepare(self, image: Image.Image) -> PreparedImage:
+        """Resized to whole blocks."""
+        height, width = fitting_size(image.height, image.width, self.preprocessing)
+        data = image.resize((width, height), Image.Resampling.BICUBIC).tobytes()
+        digest = hashlib.sha256(f"{self!r} {height} {width} ".encode())
+        digest.update(data)
+        return PreparedImage(self.grid_for(image.height, image.width), digest.digest(), Pixels(height, width, data))
+
+
+def fitting_size(height: int, width: int, preprocessing: QwenPreprocessing) -> tuple[int, int]:
+    """Height and width in whole blocks, near the given ones and with as many pixels as the model takes.
+
+    Raises:
+        ValueError: one side is more than 200 times the other.
+    """
+    if max(height, width) > _MAX_ASPECT_RATIO * min(height, width):
+        raise ValueError(
+            f"the image is {width} pixels wide and {height} high; "
+            f"one side may be at most {_MAX_ASPECT_RATIO} times as long as the other"
+        )
+    block = preprocessing.block_size
+    rounded = round(height / block) * block, round(width / block) * block
+    num_pixels = rounded[0] * rounded[1]
+    # The order of the divisions is the reference's: another one rounds some sizes to another block.
+    if num_pixels > preprocessing.max_pixels:
+        shrink = math.sqrt(height * width / preprocessing.max_pixels)
+        return max(block, _floor(height / shrink, block)), max(block, _floor(width / shrink, block))
+    if num_pixels < preprocessing.min_pixels:
+        grow = math.sqrt(preprocessing.min_pixels / (height * width))
+        return math.ceil(height * grow / block) * block, math.ceil(width * grow / block) * block
+    return rounded
+
+
+def _floor(length: float, block: int) -> int:
+    return math.floor(length / block) * block
+
+
+def read_qwen_recipe(folder: Path) -> QwenRecipe:
+    """The recipe of a Qwen2-VL or Qwen2.5-VL folder.
+
+    Raises:
+        ModelFolderError: as in `read_qwen_preprocessing`.
+    """
+    config = ConfigReader(read_json(folder / "config.json"), "config.json", {"image_token_id": 151_655})
+    return QwenRecipe(config.integer("image_token_id"), read_qwen_preprocessing(folder))
+
+
+def read_qwen_preprocessing(folder: Path) -> QwenPreprocessing:
+    """Understand preprocessor_config.json.
+
+    Raises:
+        ModelFolderError: it is missing, or asks for what is not supported; the message names the key.
+    """
+    reader = ConfigReader(read_json(folder / _FILE), _FILE, _DEFAULTS)
+    _refuse_unsupported(reader)
+    min_pixels, max_pixels = _limits(reader)
+    return QwenPreprocessing(
+        patch_size=reader.integer("patch_size"),
+        temporal_patch_size=reader.integer("temporal_patch_size"),
+        merge_size=reader.integer("merge_size"),
+        min_pixels=min_pixels,
+        max_pixels=max_pixels,
+        rescale_factor=reader.number("rescale_factor"),
+        mean=_per_channel(reader, "image_mean"),
+        std=_per_channel(reader, "image_std"),
+    )
+
+
+def _refuse_unsupported(reader: ConfigReader) -> None:
+    for key in ("do_resize", "do_rescale", "do_normalize"):
+        if not reader.boolean(key, default=True):
+            raise ModelFolderError(f"{_FILE}: {key} false is not supported")
+    for key in ("do_center_crop", "do_pad"):
+        if reader.boolean(key):
+            raise ModelFolderError(f"{_FILE}: {key} is not supported for this architecture")
+    if reader.value("resample") != Image.Resampling.BICUBIC:
+        raise ModelFolderError(f"{_FILE}: resample {reader.value('resample')} is not supported; supported: 3, bicubic")
+
+
+def _limits(reader: ConfigReader) -> tuple[int, int]:
+    """`min_pixels` and `max_pixels`, outside or inside of `size`, or the edges in `size` that mean numbers of pixels."""
+    size = reader.value("size")
+    if not isinstance(size, dict):
+        raise ModelFolderError(f"{_FILE}: size is {size!r}, not an object")
+    inner = ConfigReader(size, f"{_FILE}: size")
+    smallest = reader.optional_int("min_pixels") or inner.optional_int("min_pixels") or inner.integer("shortest_edge")
+    largest = reader.optional_int("max_pixels") or inner.optional_int("max_pixels") or inner.integer("longest_edge")
+    if smallest > largest:
+        raise ModelFolderError(f"{_FILE}: at least {smallest} and at most {largest} pixels contradict each other")
+    return smallest, largest
+
+
+def _per_channel(reader: ConfigReader, key: str) -> tuple[float, ...]:
+    values = reader.numbers(key)
+    if len(values) != 3:
+        raise ModelFolderError(f"{_FILE}: {key} has {len(values)} numbers for 3 channels")
+    return values
