@@ -29,6 +29,9 @@ ANY_TOKEN = -1
 TOKEN_ON_DEVICE = -1
 """Stands in `StepPlan.token_ids` for the token that the row sampled last, which only the device knows yet."""
 
+NUM_AXES = 3
+"""Of rotary positions, where they have several: time, height and width."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowStates:
@@ -170,6 +173,7 @@ class StepPlan:
         adapter_slots: [S] slot of each row's adapter, NO_ADAPTER for the base model.
         adapter_copies: what the bank's slots must hold besides what they held.
         images: None where no token of the step belongs to one.
+        rope_positions: [3, T] where each token stands in time, height and width; None where that is its position in all.
     """
 
     step_id: int
@@ -188,6 +192,7 @@ class StepPlan:
     adapter_slots: IntArray
     adapter_copies: list[AdapterCopy]
     images: ImageWork | None = None
+    rope_positions: IntArray | None = None
 
     @property
     def num_tokens(self) -> int:

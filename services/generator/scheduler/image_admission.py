@@ -10,6 +10,7 @@ import numpy as np
 from services.generator.core.images import PromptImage
 from services.generator.core.plan import ImageEncode
 from services.generator.core.request import Request
+from services.generator.core.rope_positions import rope_positions
 from services.generator.core.sequence import Sequence
 from services.generator.core.specs import ImageLimits
 from services.generator.scheduler.encoder_cache_manager import EncoderCacheManager, images_to_compute
@@ -22,10 +23,14 @@ class ImageAdmission:
 
     Args:
         limits: None where the model sees no images.
+
+    Attributes:
+        has_axes: see `ImageLimits`.
     """
 
     def __init__(self, limits: ImageLimits | None, cache: EncoderCacheManager) -> None:
         self._limits = limits
+        self.has_axes = limits is not None and limits.has_axes
         self._cache = cache
         self._num_rows_left = 0
         self._encodes: list[ImageEncode] = []
@@ -43,6 +48,12 @@ class ImageAdmission:
             and all(_is_whole(image) for image in request.images)
             and self._cache.can_hold(request.images)
         )
+
+    def place(self, sequence: Sequence) -> None:
+        """A new sequence gets its positions on three axes, where the model has them and its images make them differ."""
+        images = sequence.request.images
+        if self.has_axes and images:
+            sequence.rope_positions, sequence.rope_delta = rope_positions(sequence.num_prompt_tokens, images)
 
     def begin_step(self) -> None:
         """A new step is put together: nothing is encoded in it so far."""

@@ -14,24 +14,15 @@ from services.generator.core.plan import (
     AdapterCopy,
     BlockUpdates,
     ImageEncode,
-    ImageWork,
     IntArray,
     StepPlan,
 )
 from services.generator.core.sequence import Sequence
 from services.generator.core.slots import NO_ADAPTER
+from services.generator.scheduler.chunk import Chunk
+from services.generator.scheduler.image_arrays import image_work, rope_positions
 from services.generator.scheduler.row_states import row_states, union
 from shared.errors import InternalError
-
-
-class Chunk(NamedTuple):
-    """Tokens `[start, start + length)` of one sequence, beyond the one that a decode row has."""
-
-    sequence: Sequence
-    row: int
-    start: int
-    length: int
-    samples: bool
 
 
 class BuiltPlan(NamedTuple):
@@ -62,11 +53,15 @@ class PlanBuilder:
     """The step being put together.
 
     Decode rows are most of what a busy engine plans, so they go straight into columns.
+
+    Args:
+        has_axes: see `ImageLimits`.
     """
 
-    def __init__(self, step_id: int, vocab_size: int) -> None:
+    def __init__(self, step_id: int, vocab_size: int, *, has_axes: bool) -> None:
         self._step_id = step_id
         self._vocab_size = vocab_size
+        self._has_axes = has_axes
         self._decodes: list[Sequence] = []
         self._decode_rows: list[int] = []
         self._decode_starts: list[int] = []
@@ -124,7 +119,8 @@ class PlanBuilder:
             num_prompt_logprobs=max((part.num_top for part in scored), default=0),
             adapter_slots=_ints(self._decode_slots + [_adapter_slot(chunk.sequence) for chunk in chunks]),
             adapter_copies=adapter_copies,
-            images=_image_work(chunks, num_decodes, encodes),
+            images=image_work(chunks, num_decodes, encodes),
+            rope_positions=rope_positions(self._decodes, self._decode_starts, chunks) if self._has_axes else None,
         )
         everyone = self._decodes + [chunk.sequence for chunk in chunks]
         return BuiltPlan(plan, everyone, sequences, [(part.sequence, len(part.indices)) for part in scored])
@@ -150,27 +146,6 @@ def _adapter_slot(sequence: Sequence) -> int:
 def _tokens(chunk: Chunk) -> list[int]:
     known = chunk.sequence.known_tokens(chunk.start, chunk.start + chunk.length)
     return known + [TOKEN_ON_DEVICE] * (chunk.length - len(known))
-
-
-def _image_work(chunks: Rows[Chunk], offset: int, encodes: list[ImageEncode]) -> ImageWork | None:
-    """Which tokens take their embeddings from rows of the encoder's cache.
-
-        image:  | rows … | rows that the chunk reads … | rows … |
-        chunk:      | text | image's first token of it … | text |
-
-    Args:
-        offset: tokens of the step before the first chunk.
-    """
-    tokens, rows = [], []
-    for chunk in chunks:
-        end = chunk.start + chunk.length
-        for image, cached in chunk.sequence.image_leases:
-            first, last = max(chunk.start, image.position), min(end, image.end)
-            if first < last:
-                tokens.append(np.arange(first, last, dtype=np.int32) + (offset - chunk.start))
-                rows.append(cached.rows[first - image.position : last - image.position])
-        offset += chunk.length
-    return ImageWork(encodes, np.concatenate(tokens), np.concatenate(rows)) if tokens else None
 
 
 def _scored(chunks: Rows[Chunk], offset: int) -> list[Scored]:

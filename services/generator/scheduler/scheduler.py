@@ -95,6 +95,7 @@ class Scheduler:
             request = replace(request, images=self._encoder_cache.adopt(request.images))
         spans = tuple(ImageSpan(image.position, image.digest) for image in request.images)
         sequence = Sequence(request, adapter=adapter, salt=PrefixSalt(cache_salt=request.cache_salt, images=spans))
+        self._images.place(sequence)
         self._queues.accept(sequence)
         self._deadlines.note(request)
         return None
@@ -120,7 +121,7 @@ class Scheduler:
         """The next step, or None where nothing can run before the steps in flight are committed."""
         self._queues.queue_prepared()
         self._images.begin_step()
-        builder = PlanBuilder(self._next_step_id, self._limits.vocab_size)
+        builder = PlanBuilder(self._next_step_id, self._limits.vocab_size, has_axes=self._images.has_axes)
         if self._queues.suspects:
             self._schedule_suspect(builder)
         else:
