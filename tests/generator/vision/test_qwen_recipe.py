@@ -17,7 +17,9 @@ SIZE = {"shortest_edge": 4 * 28**2, "longest_edge": 40 * 28**2}
 
 def write(folder, **settings):
     (folder / "config.json").write_text(json.dumps({"image_token_id": 9}))
-    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps({"image_processor_type": "Qwen2VLImageProcessor", **settings})
+    )
     return folder
 
 
@@ -81,12 +83,14 @@ def test_digest_tells_pixels_sizes_and_recipes_apart(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"do_normalize": False}, "do_normalize false is not supported"),
+        ({"image_processor_type": "CLIPImageProcessor"}, "image processor CLIPImageProcessor is not supported"),
+        ({"do_resize": False}, "do_resize false is not supported"),
+        ({"frames": 4}, "frames is not supported"),
         ({"do_center_crop": True}, "do_center_crop is not supported"),
         ({"resample": 2}, "resample 2 is not supported"),
         ({"size": {"height": 224, "width": 224}}, "size has no number shortest_edge"),
         ({"min_pixels": 100, "max_pixels": 99}, "contradict each other"),
-        ({"image_std": [0.5]}, "image_std has 1 numbers for 3 channels"),
+        ({"image_std": [0.5]}, "image_mean and image_std must have three values"),
     ],
 )
 def test_other_preprocessing_is_refused(tmp_path, settings, message):
