@@ -68,21 +68,23 @@ class QwenPreprocessing:
 class QwenRecipe:
     """See `ImageRecipe`."""
 
-    def __init__(self, image_token_id: int, preprocessing: QwenPreprocessing) -> None:
+    def __init__(self, preprocessing: QwenPreprocessing, image_token_id: int) -> None:
         self.image_token_id = image_token_id
-        self.preprocessing = preprocessing
+        self._preprocessing = preprocessing
+        self._description = repr(preprocessing).encode()
 
     def grid_for(self, height: int, width: int) -> tuple[int, int, int]:
         """(1, h, w) in blocks."""
-        block = self.preprocessing.block_size
-        new_height, new_width = fitting_size(height, width, self.preprocessing)
+        block = self._preprocessing.block_size
+        new_height, new_width = fitting_size(height, width, self._preprocessing)
         return 1, new_height // block, new_width // block
 
     def prepare(self, image: Image.Image) -> PreparedImage:
         """Resized to whole blocks."""
-        height, width = fitting_size(image.height, image.width, self.preprocessing)
+        height, width = fitting_size(image.height, image.width, self._preprocessing)
         data = image.resize((width, height), Image.Resampling.BICUBIC).tobytes()
-        digest = hashlib.sha256(f"{self.preprocessing!r} {height} {width} ".encode())
+        digest = hashlib.sha256(self._description)
+        digest.update(f"{height}x{width}:".encode())
         digest.update(data)
         return PreparedImage(self.grid_for(image.height, image.width), digest.digest(), Pixels(height, width, data))
 
@@ -122,7 +124,7 @@ def read_qwen_recipe(folder: Path) -> QwenRecipe:
         ModelFolderError: as in `read_qwen_preprocessing`.
     """
     config = ConfigReader(read_json(folder / "config.json"), "config.json", {"image_token_id": 151_655})
-    return QwenRecipe(config.integer("image_token_id"), read_qwen_preprocessing(folder))
+    return QwenRecipe(read_qwen_preprocessing(folder), config.integer("image_token_id"))
 
 
 def read_qwen_preprocessing(folder: Path) -> QwenPreprocessing:

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
-from services.generator.images.qwen_recipe import QwenRecipe, fitting_size, read_qwen_preprocessing, read_qwen_recipe
+from services.generator.images.qwen_recipe import fitting_size, read_qwen_preprocessing, read_qwen_recipe
 from services.generator.vision.qwen_patches import to_patches
 from shared.settings.errors import ModelFolderError
 
@@ -35,7 +35,7 @@ def test_pixels_and_grid_equal_transformers(tmp_path, size):
     recipe, image = read_qwen_recipe(tmp_path), random_image(*size)
     prepared = recipe.prepare(image)
     reference = Qwen2VLImageProcessorPil(size=SIZE)([image], return_tensors="pt")
-    ours = to_patches(prepared.pixels, recipe.preprocessing, torch.device("cpu"))
+    ours = to_patches(prepared.pixels, read_qwen_preprocessing(tmp_path), torch.device("cpu"))
     assert torch.equal(ours, reference["pixel_values"])
     _, height, width = reference["image_grid_thw"][0].tolist()
     assert prepared.grid == recipe.grid_for(*size) == (1, height // 2, width // 2)
@@ -71,7 +71,7 @@ def test_too_long_an_image_is_refused(tmp_path):
 
 def test_digest_tells_pixels_sizes_and_recipes_apart(tmp_path):
     recipe = read_qwen_recipe(write(tmp_path))
-    other = QwenRecipe(9, read_qwen_preprocessing(write(tmp_path, image_mean=[0.5, 0.5, 0.5])))
+    other = read_qwen_recipe(write(tmp_path, image_mean=[0.5, 0.5, 0.5]))
     gray, white = (Image.new("RGB", (112, 56), color) for color in ("gray", "white"))
     tall = gray.transpose(Image.Transpose.ROTATE_90)
     assert recipe.image_token_id == 9
