@@ -1,6 +1,6 @@
 """Tiny random LLaVA models made by the reference library: a CLIP or SigLIP tower, a projector and the tiny Llama.
 
-Used by tests of the image recipes, of the vision encoder, of the engine and of the API. Nothing is left at a value that hides a slip.
+Used by tests of image recipes, vision encoder, engine and API. Nothing is left at a value that hides a slip.
 """
 
 import re

@@ -14,19 +14,26 @@ from typing import Any
 from PIL import Image
 
 from services.generator.core.images import Pixels
+from services.generator.images.preprocessor_config import (
+    HARMLESS,
+    NAME,
+    Scaling,
+    processor_type,
+    read_preprocessor_config,
+    read_scaling,
+)
 from services.generator.images.recipe import PreparedImage
 from shared.modeling.config_reader import ConfigReader
 from shared.settings.errors import ModelFolderError
 from shared.settings.model_folder import read_json
 
-_FILE = "preprocessor_config.json"
+_PROCESSORS = ("Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor")  # the second in Qwen2.5-VL's first folders
 _DEFAULTS: Mapping[str, Any] = {
     "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
     "patch_size": 14,
     "temporal_patch_size": 2,
     "merge_size": 2,
     "resample": Image.Resampling.BICUBIC,
-    "rescale_factor": 1 / 255,
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
@@ -35,7 +42,7 @@ _MAX_ASPECT_RATIO = 200
 
 @dataclass(frozen=True, slots=True)
 class QwenPreprocessing:
-    """Sizes and scales of a folder's preprocessor_config.json.
+    """What a folder asks for.
 
     Attributes:
         patch_size: side of a patch in pixels.
@@ -43,7 +50,6 @@ class QwenPreprocessing:
         merge_size: side, in patches, of the block that becomes one row of the decoder.
         min_pixels: an image with fewer is enlarged.
         max_pixels: an image with more is made smaller.
-        rescale_factor: 8-bit values are multiplied by it, then have `mean` subtracted and are divided by `std`, per channel.
     """
 
     patch_size: int
@@ -51,9 +57,7 @@ class QwenPreprocessing:
     merge_size: int
     min_pixels: int
     max_pixels: int
-    rescale_factor: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    scaling: Scaling
 
     @property
     def block_size(self) -> int:
@@ -61,24 +65,26 @@ class QwenPreprocessing:
         return self.patch_size * self.merge_size
 
 
-@dataclass(frozen=True, slots=True)
 class QwenRecipe:
     """See `ImageRecipe`."""
 
-    image_token_id: int
-    preprocessing: QwenPreprocessing
+    def __init__(self, preprocessing: QwenPreprocessing, image_token_id: int) -> None:
+        self.image_token_id = image_token_id
+        self._preprocessing = preprocessing
+        self._description = repr(preprocessing).encode()
 
     def grid_for(self, height: int, width: int) -> tuple[int, int, int]:
         """(1, h, w) in blocks."""
-        block = self.preprocessing.block_size
-        new_height, new_width = fitting_size(height, width, self.preprocessing)
+        block = self._preprocessing.block_size
+        new_height, new_width = fitting_size(height, width, self._preprocessing)
         return 1, new_height // block, new_width // block
 
     def prepare(self, image: Image.Image) -> PreparedImage:
         """Resized to whole blocks."""
-        height, width = fitting_size(image.height, image.width, self.preprocessing)
+        height, width = fitting_size(image.height, image.width, self._preprocessing)
         data = image.resize((width, height), Image.Resampling.BICUBIC).tobytes()
-        digest = hashlib.sha256(f"{self!r} {height} {width} ".encode())
+        digest = hashlib.sha256(self._description)
+        digest.update(f"{height}x{width}:".encode())
         digest.update(data)
         return PreparedImage(self.grid_for(image.height, image.width), digest.digest(), Pixels(height, width, data))
 
@@ -118,56 +124,55 @@ def read_qwen_recipe(folder: Path) -> QwenRecipe:
         ModelFolderError: as in `read_qwen_preprocessing`.
     """
     config = ConfigReader(read_json(folder / "config.json"), "config.json", {"image_token_id": 151_655})
-    return QwenRecipe(config.integer("image_token_id"), read_qwen_preprocessing(folder))
+    return QwenRecipe(read_qwen_preprocessing(folder), config.integer("image_token_id"))
 
 
 def read_qwen_preprocessing(folder: Path) -> QwenPreprocessing:
-    """Understand preprocessor_config.json.
+    """Understand the folder's preprocessing settings.
 
     Raises:
         ModelFolderError: it is missing, or asks for what is not supported; the message names the key.
     """
-    reader = ConfigReader(read_json(folder / _FILE), _FILE, _DEFAULTS)
+    config = read_preprocessor_config(folder)
+    kind = processor_type(config)
+    if kind not in _PROCESSORS:
+        raise ModelFolderError(f"{NAME}: image processor {kind} is not supported; supported: {', '.join(_PROCESSORS)}")
+    reader = ConfigReader(config, NAME, _DEFAULTS)
     _refuse_unsupported(reader)
     min_pixels, max_pixels = _limits(reader)
-    return QwenPreprocessing(
+    preprocessing = QwenPreprocessing(
         patch_size=reader.integer("patch_size"),
         temporal_patch_size=reader.integer("temporal_patch_size"),
         merge_size=reader.integer("merge_size"),
         min_pixels=min_pixels,
         max_pixels=max_pixels,
-        rescale_factor=reader.number("rescale_factor"),
-        mean=_per_channel(reader, "image_mean"),
-        std=_per_channel(reader, "image_std"),
+        scaling=read_scaling(reader),
     )
+    reader.refuse_unread(HARMLESS)
+    return preprocessing
 
 
 def _refuse_unsupported(reader: ConfigReader) -> None:
-    for key in ("do_resize", "do_rescale", "do_normalize"):
-        if not reader.boolean(key, default=True):
-            raise ModelFolderError(f"{_FILE}: {key} false is not supported")
+    if not reader.boolean("do_resize", default=True):
+        raise ModelFolderError(f"{NAME}: do_resize false is not supported")
     for key in ("do_center_crop", "do_pad"):
         if reader.boolean(key):
-            raise ModelFolderError(f"{_FILE}: {key} is not supported for this architecture")
-    if reader.value("resample") != Image.Resampling.BICUBIC:
-        raise ModelFolderError(f"{_FILE}: resample {reader.value('resample')} is not supported; supported: 3, bicubic")
+            raise ModelFolderError(f"{NAME}: {key} is not supported for this architecture")
+    if reader.value("resample") not in (None, Image.Resampling.BICUBIC):
+        raise ModelFolderError(f"{NAME}: resample {reader.value('resample')} is not supported; supported: 3, bicubic")
+    if reader.value("data_format") not in (None, "channels_first"):
+        raise ModelFolderError(f"{NAME}: data_format {reader.value('data_format')} is not supported")
 
 
 def _limits(reader: ConfigReader) -> tuple[int, int]:
     """`min_pixels` and `max_pixels`, outside or inside of `size`, or the edges in `size` that mean numbers of pixels."""
-    size = reader.value("size")
+    size = reader.value("size") or _DEFAULTS["size"]
     if not isinstance(size, dict):
-        raise ModelFolderError(f"{_FILE}: size is {size!r}, not an object")
-    inner = ConfigReader(size, f"{_FILE}: size")
-    smallest = reader.optional_int("min_pixels") or inner.optional_int("min_pixels") or inner.integer("shortest_edge")
-    largest = reader.optional_int("max_pixels") or inner.optional_int("max_pixels") or inner.integer("longest_edge")
+        raise ModelFolderError(f"{NAME}: size is {size!r}, not an object")
+    inner = ConfigReader(size, f"{NAME}: size")
+    outer = [reader.optional_int(key) for key in ("min_pixels", "max_pixels")]
+    smallest = outer[0] or inner.optional_int("min_pixels") or inner.integer("shortest_edge")
+    largest = outer[1] or inner.optional_int("max_pixels") or inner.integer("longest_edge")
     if smallest > largest:
-        raise ModelFolderError(f"{_FILE}: at least {smallest} and at most {largest} pixels contradict each other")
+        raise ModelFolderError(f"{NAME}: at least {smallest} and at most {largest} pixels contradict each other")
     return smallest, largest
-
-
-def _per_channel(reader: ConfigReader, key: str) -> tuple[float, ...]:
-    values = reader.numbers(key)
-    if len(values) != 3:
-        raise ModelFolderError(f"{_FILE}: {key} has {len(values)} numbers for 3 channels")
-    return values

@@ -1,6 +1,6 @@
 """Cuts an image into the patches of a Qwen tower and scales its values.
 
-Called by `qwen_tower` for every image it sees. The arithmetic is that of transformers' processor on numpy, value for value.
+Called by `qwen_tower` for every image it sees.
 """
 
 import numpy as np
@@ -19,14 +19,9 @@ def to_patches(pixels: Pixels, preprocessing: QwenPreprocessing, device: torch.d
     """
     patch, merge = preprocessing.patch_size, preprocessing.merge_size
     flat = torch.tensor(np.frombuffer(pixels.data, np.uint8)).to(device, non_blocking=True)
-    blocks = _scale(flat.view(-1, 3), preprocessing).view(
-        pixels.height // (patch * merge), merge, patch, pixels.width // (patch * merge), merge, patch, 3
+    table = torch.from_numpy(preprocessing.scaling.table()).to(device, non_blocking=True)  # [3, 256]
+    blocks = table.gather(1, flat.view(-1, 3).t().long()).view(
+        3, pixels.height // (merge * patch), merge, patch, pixels.width // (merge * patch), merge, patch
     )
-    frame = blocks.permute(0, 3, 1, 4, 6, 2, 5).flatten(0, 3)  # [N, 3, P, P]
+    frame = blocks.permute(1, 4, 2, 5, 0, 3, 6).flatten(0, 3)  # [N, 3, P, P]
     return frame[:, :, None].expand(-1, -1, preprocessing.temporal_patch_size, -1, -1).flatten(1)
-
-
-def _scale(values: Tensor, preprocessing: QwenPreprocessing) -> Tensor:
-    """[..., 3] uint8 to float32; the reference multiplies in fp64, and rounds before it subtracts."""
-    mean, std = (torch.tensor(each, device=values.device) for each in (preprocessing.mean, preprocessing.std))
-    return ((values.double() * preprocessing.rescale_factor).float() - mean) / std

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
-from services.generator.images.qwen_recipe import QwenRecipe, fitting_size, read_qwen_preprocessing, read_qwen_recipe
+from services.generator.images.qwen_recipe import fitting_size, read_qwen_preprocessing, read_qwen_recipe
 from services.generator.vision.qwen_patches import to_patches
 from shared.settings.errors import ModelFolderError
 
@@ -17,7 +17,9 @@ SIZE = {"shortest_edge": 4 * 28**2, "longest_edge": 40 * 28**2}
 
 def write(folder, **settings):
     (folder / "config.json").write_text(json.dumps({"image_token_id": 9}))
-    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps({"image_processor_type": "Qwen2VLImageProcessor", **settings})
+    )
     return folder
 
 
@@ -33,7 +35,7 @@ def test_pixels_and_grid_equal_transformers(tmp_path, size):
     recipe, image = read_qwen_recipe(tmp_path), random_image(*size)
     prepared = recipe.prepare(image)
     reference = Qwen2VLImageProcessorPil(size=SIZE)([image], return_tensors="pt")
-    ours = to_patches(prepared.pixels, recipe.preprocessing, torch.device("cpu"))
+    ours = to_patches(prepared.pixels, read_qwen_preprocessing(tmp_path), torch.device("cpu"))
     assert torch.equal(ours, reference["pixel_values"])
     _, height, width = reference["image_grid_thw"][0].tolist()
     assert prepared.grid == recipe.grid_for(*size) == (1, height // 2, width // 2)
@@ -69,7 +71,7 @@ def test_too_long_an_image_is_refused(tmp_path):
 
 def test_digest_tells_pixels_sizes_and_recipes_apart(tmp_path):
     recipe = read_qwen_recipe(write(tmp_path))
-    other = QwenRecipe(9, read_qwen_preprocessing(write(tmp_path, image_mean=[0.5, 0.5, 0.5])))
+    other = read_qwen_recipe(write(tmp_path, image_mean=[0.5, 0.5, 0.5]))
     gray, white = (Image.new("RGB", (112, 56), color) for color in ("gray", "white"))
     tall = gray.transpose(Image.Transpose.ROTATE_90)
     assert recipe.image_token_id == 9
@@ -81,12 +83,14 @@ def test_digest_tells_pixels_sizes_and_recipes_apart(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"do_normalize": False}, "do_normalize false is not supported"),
+        ({"image_processor_type": "CLIPImageProcessor"}, "image processor CLIPImageProcessor is not supported"),
+        ({"do_resize": False}, "do_resize false is not supported"),
+        ({"frames": 4}, "frames is not supported"),
         ({"do_center_crop": True}, "do_center_crop is not supported"),
         ({"resample": 2}, "resample 2 is not supported"),
         ({"size": {"height": 224, "width": 224}}, "size has no number shortest_edge"),
         ({"min_pixels": 100, "max_pixels": 99}, "contradict each other"),
-        ({"image_std": [0.5]}, "image_std has 1 numbers for 3 channels"),
+        ({"image_std": [0.5]}, "image_mean and image_std must have three values"),
     ],
 )
 def test_other_preprocessing_is_refused(tmp_path, settings, message):
