@@ -96,30 +96,25 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     weights = _weights(settings, folder, config, dtype, device)
     adapters = load_adapters(settings, folder, config, limits, dtype, device)
     images = load_images(settings, folder, config, limits, dtype, device)
-    if images is not None:
-        limits = replace(limits, images=images.limits)
+    limits = replace(limits, images=images.limits)
 
     def make_runner(spec: KVCacheSpec, pool: KVCachePool) -> ModelRunner:
-        cache = None if images is None else images.cache
-        return ModelRunner(LoadedModel(config, weights, backends), pool, spec, limits, adapters.storage, cache)
+        return ModelRunner(LoadedModel(config, weights, backends), pool, spec, limits, adapters.storage, images.cache)
 
     def run_largest_step() -> None:
-        if images is not None:
-            images.run_largest()
+        images.run_largest()
         spec = KVCacheSpec(1, settings.block_size)  # enough: nothing is kept of that step
         make_runner(spec, KVCachePool(config, spec, dtype, device)).run_largest_step()
 
     spec = _kv_cache_spec(settings, config, dtype, device, run_largest_step)
     _check_fits(spec, limits)
     pool = KVCachePool(config, spec, dtype, device)
-    encoder_bytes = 0 if images is None else images.num_bytes
     budget = memory_budget(
-        config, weights, pool, limits, bank_bytes=adapters.num_bank_bytes, encoder_bytes=encoder_bytes
+        config, weights, pool, limits, bank_bytes=adapters.num_bank_bytes, encoder_bytes=images.num_bytes
     )
     log.info("memory_budget", **budget.in_gib(), kv_blocks=spec.num_blocks, kv_tokens=spec.num_tokens)
     keys = _block_keys(settings, folder, dtype, spec) if settings.enable_prefix_caching else None
     runner = make_runner(spec, pool)
-    max_image_rows = 0 if images is None else images.limits.num_cached_rows
     if device.type == "cuda" and backends.can_replay:
         runner.warm_up()
         if not settings.enforce_eager:
@@ -134,7 +129,12 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
         ),
         runner=runner,
         ready=EngineReady(
-            limits.max_model_len, limits.max_num_seqs, spec.num_blocks, spec.block_size, adapters.contract, max_image_rows
+            limits.max_model_len,
+            limits.max_num_seqs,
+            spec.num_blocks,
+            spec.block_size,
+            adapters.contract,
+            images.max_request_rows,
         ),
         max_in_flight=MAX_IN_FLIGHT_CPU if device.type == "cpu" else MAX_IN_FLIGHT_ACCELERATOR,
         adapters=adapters.lifecycle,

@@ -29,16 +29,21 @@ LARGEST_SIDE = 4096
 
 @dataclass(frozen=True, slots=True)
 class LoadedImages:
-    """The parts, and what they weigh.
+    """The parts, and what they weigh; nothing of a model that sees no images.
 
     Attributes:
         run_largest: encode as much as one step may.
     """
 
-    limits: ImageLimits
-    cache: EncoderCache
-    num_bytes: int
-    run_largest: Callable[[], None]
+    limits: ImageLimits | None = None
+    cache: EncoderCache | None = None
+    num_bytes: int = 0
+    run_largest: Callable[[], None] = lambda: None
+
+    @property
+    def max_request_rows(self) -> int:
+        """Rows that the images of one request may have together."""
+        return 0 if self.limits is None else self.limits.num_cached_rows
 
 
 def load_images(
@@ -48,8 +53,8 @@ def load_images(
     limits: SchedulerLimits,
     dtype: torch.dtype,
     device: torch.device,
-) -> LoadedImages | None:
-    """The encoder of the folder's model on its device; None for a model of text, and where weights are made up.
+) -> LoadedImages:
+    """The encoder of the folder's model on its device; nothing for a model of text, and where weights are made up.
 
     Raises:
         ModelFolderError: its tower or its preprocessing is not supported, or incomplete.
@@ -58,9 +63,11 @@ def load_images(
     recipe = read_image_recipe(folder)
     encoder = None if settings.load_format == "dummy" else load_vision_encoder(folder, dtype, device)
     if recipe is None or encoder is None:
-        return None
+        return LoadedImages()
     if recipe.image_token_id >= config.vocab_size:
-        raise StartError(f"the image placeholder {recipe.image_token_id} is beyond the vocabulary of {config.vocab_size}")
+        raise StartError(
+            f"the image placeholder {recipe.image_token_id} is beyond the vocabulary of {config.vocab_size}"
+        )
     own = ImageLimits(
         recipe.image_token_id,
         settings.encoder_cache_size or max(limits.max_model_len, MIN_CACHED_ROWS),
@@ -70,6 +77,7 @@ def load_images(
     cache = EncoderCache(encoder, own.num_cached_rows, config.hidden_size, dtype, device)
     most = min(own.num_cached_rows, limits.max_model_len)
 
+    @torch.inference_mode()
     def run_largest() -> None:
         encoder(_largest_images(recipe, own.max_encoded_rows, most))
 

@@ -16,7 +16,14 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """Bytes by purpose; `bank` is for adapters, `encoder` for a vision tower and the cache of its rows, `graphs` for decode steps captured so far, `activations` for one full step."""
+    """Bytes by purpose.
+
+    Attributes:
+        bank: for adapters.
+        encoder: of a vision tower, with the cache of its rows.
+        graphs: for decode steps captured so far.
+        activations: for one full step.
+    """
 
     weights: int
     kv_cache: int
