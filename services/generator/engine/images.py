@@ -85,7 +85,7 @@ def load_images(
 
 
 def _largest_images(recipe: ImageRecipe, max_step_rows: int, max_image_rows: int) -> list[PromptImage]:
-    """As many of the largest images that a request may have as are encoded in one step, and one at least."""
+    """As many of the largest square images that a request may have as are encoded in one step, and one at least."""
     side = LARGEST_SIDE
     while side > 1 and _num_rows(recipe.grid_for(side, side)) > max_image_rows:
         side = side * 3 // 4
