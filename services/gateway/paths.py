@@ -25,6 +25,8 @@ POST_PATHS: dict[str, Service] = {
     "/v1/unload_lora_adapter": Service.GENERATOR,
     "/v1/pin_lora_adapter": Service.GENERATOR,
     "/v1/embeddings": Service.EMBEDDER,
+    "/v1/embed": Service.EMBEDDER,
+    "/v2/embed": Service.EMBEDDER,
     "/v1/rerank": Service.RERANKER,
     "/rerank": Service.RERANKER,
     "/v2/rerank": Service.RERANKER,
