@@ -11,7 +11,7 @@ from itertools import count
 from pydantic import BaseModel, ValidationError
 
 from services.gateway.inbound import Inbound
-from services.gateway.paths import ADMIN_PATHS, PATHS_OF_TASK, TASK_OF_SERVICE
+from services.gateway.paths import ADMIN_PATHS, LOAD_ADAPTER_PATH, PATHS_OF_TASK, TASK_OF_SERVICE
 from services.gateway.upstreams import Replica, ReplicaState, Upstreams
 from shared.errors import InvalidRequestError
 
@@ -22,6 +22,10 @@ _VALUE = re.compile(rb'\s*:\s*"([^"\\]*)"')
 
 class _NamesModel(BaseModel):
     model: str | None = None
+
+
+class _NamesAdapter(BaseModel):
+    lora_name: str | None = None
 
 
 def check_model(inbound: Inbound, upstreams: Upstreams) -> None:
@@ -46,6 +50,25 @@ def check_model(inbound: Inbound, upstreams: Upstreams) -> None:
         raise InvalidRequestError(
             f"Model {name!r} has the task {task!r} and is used with {PATHS_OF_TASK[task]}, not {inbound.path}",
             param="model",
+        )
+
+
+def check_adapter_name(inbound: Inbound, upstreams: Upstreams) -> None:
+    """Refuse to load an adapter under the name of another service's model, which clients could then not tell apart.
+
+    Raises:
+        InvalidRequestError: names the model's task.
+    """
+    if inbound.path != LOAD_ADAPTER_PATH:
+        return
+    try:
+        name = _NamesAdapter.model_validate_json(inbound.body).lora_name
+    except ValidationError:
+        return
+    service = None if name is None else upstreams.service_of_model(name)
+    if service is not None and service is not inbound.service:
+        raise InvalidRequestError(
+            f"lora_name: {name!r} is a model of the task {TASK_OF_SERVICE[service]!r}", param="lora_name"
         )
 
 
