@@ -10,11 +10,14 @@ import torch
 
 from services.generator.vision.encoder import VisionEncoder
 from services.generator.vision.llava import load_llava_encoder
+from services.generator.vision.qwen_loader import load_qwen2_5_tower, load_qwen2_tower
 from shared.modeling.vision_families import architecture_in
 from shared.settings.model_folder import read_json
 
 LOADERS: Mapping[str, Callable[[Path, torch.dtype, torch.device], VisionEncoder]] = {
     "LlavaForConditionalGeneration": load_llava_encoder,
+    "Qwen2VLForConditionalGeneration": load_qwen2_tower,
+    "Qwen2_5_VLForConditionalGeneration": load_qwen2_5_tower,
 }
 
 
