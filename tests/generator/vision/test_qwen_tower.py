@@ -8,11 +8,14 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2VLForConditionalGeneration
+from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
+from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLVisionConfig
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from services.generator.core.images import PromptImage
 from services.generator.images.qwen_recipe import read_qwen_recipe
 from services.generator.vision.loader import load_vision_encoder
+from services.generator.vision.qwen_config import read_qwen2_5_vision, read_qwen2_vision
 from services.generator.vision.qwen_layout import Run, lay_out
 from shared.settings.errors import ModelFolderError
 from tests.fakes.tiny_qwen_vision import save_tiny_qwen2_5_vl, save_tiny_qwen2_vl
@@ -137,6 +140,20 @@ def test_other_towers_are_refused(model, tmp_path, changes, message):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelFolderError, match=message):
         load_vision_encoder(tmp_path, torch.float32, CPU)
+
+
+def test_absent_keys_mean_what_they_mean_in_transformers():
+    ours, theirs = read_qwen2_vision({"vision_config": {}}), Qwen2VLVisionConfig()
+    assert (ours.width, ours.inner_width) == (theirs.embed_dim, theirs.embed_dim * theirs.mlp_ratio)
+    assert (ours.out_width, ours.window, ours.full_layers) == (theirs.hidden_size, None, frozenset())
+    ours_2_5, theirs_2_5 = read_qwen2_5_vision({"vision_config": {}}), Qwen2_5_VLVisionConfig()
+    assert (ours_2_5.width, ours_2_5.inner_width) == (theirs_2_5.hidden_size, theirs_2_5.intermediate_size)
+    assert (ours_2_5.out_width, ours_2_5.window) == (theirs_2_5.out_hidden_size, theirs_2_5.window_size // 28)
+    assert ours_2_5.full_layers == frozenset(theirs_2_5.fullatt_block_indexes)
+    for config, reference in ((ours, theirs), (ours_2_5, theirs_2_5)):
+        assert (config.num_layers, config.num_heads) == (reference.depth, reference.num_heads)
+        assert (config.patch_size, config.temporal_patch_size) == (reference.patch_size, reference.temporal_patch_size)
+        assert (config.merge_size, config.theta) == (reference.spatial_merge_size, 10_000.0)
 
 
 def test_windows_of_equal_size_are_neighbours():
