@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.modeling.config_reader import ConfigReader
+from shared.modeling.rope_config import Sections
 from shared.settings.errors import ModelFolderError
 
 Windows = tuple[int | None, ...]
@@ -73,6 +74,7 @@ class Family:
         has_unrotated_layers: `no_rope_layers` says which layers rotate nothing.
         windows: understands the keys about sliding windows.
         default_theta: base of the rotary frequencies where config.json has none.
+        default_sections: what `mrope_section` means where it is absent; None: the family rotates by one position.
         defaults: what else absent keys mean.
     """
 
@@ -83,6 +85,7 @@ class Family:
     has_unrotated_layers: bool = False
     windows: Callable[[ConfigReader, int], Windows] = no_windows
     default_theta: float = 10_000.0
+    default_sections: Sections | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -108,6 +111,25 @@ FAMILIES: Mapping[str, Family] = {
             "num_key_value_heads": 32,
             "sliding_window": 4096,
             "max_window_layers": 28,
+        },
+    ),
+    # The decoder inside of Qwen2-VL and Qwen2.5-VL, arXiv:2409.12191, 2502.13923.
+    "Qwen2VLTextModel": Family(
+        qkv_bias=True,
+        windows=windows_by_layer,
+        default_theta=1_000_000.0,
+        default_sections=(16, 24, 24),
+        defaults={
+            "vocab_size": 152_064,
+            "hidden_size": 8192,
+            "intermediate_size": 29_568,
+            "num_hidden_layers": 80,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 32_768,
+            "rms_norm_eps": 1e-5,
+            "sliding_window": 4096,
+            "max_window_layers": 80,
         },
     ),
     # Qwen3, arXiv:2505.09388, the dense models.
