@@ -10,6 +10,9 @@ from typing import Any
 
 from shared.settings.errors import ModelFolderError
 
+HEAD = "lm_head"
+"""Place of the head, which stands beside the decoder and not in it."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
@@ -17,6 +20,16 @@ class TensorNames:
 
     prefix: str
     head: str = "lm_head.weight"
+
+    def place(self, name: str) -> str | None:
+        """The part of a module's name that does not depend on the folder, such as `layers.0.mlp.up_proj`; None: not named so."""
+        if name == self.head.removesuffix(".weight"):
+            return HEAD
+        return name.removeprefix(self.prefix) if name.startswith(self.prefix) else None
+
+    def name(self, place: str) -> str:
+        """The other way round."""
+        return self.head.removesuffix(".weight") if place == HEAD else self.prefix + place
 
 
 BARE = TensorNames("")
