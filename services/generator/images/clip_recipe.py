@@ -42,7 +42,7 @@ _DEFAULTS = {"CLIPImageProcessor": _OF_CLIP, "LlavaImageProcessor": _OF_CLIP, "S
 
 _HARMLESS = (
     *("image_processor_type", "feature_extractor_type", "processor_class", "auto_map", "_valid_processor_keys"),
-    *("do_convert_rgb", "default_to_square", "input_data_format", "return_tensors", "disable_grouping", "device"),
+    *("do_convert_rgb", "input_data_format", "return_tensors", "disable_grouping", "device"),
     *("image_seq_length", "num_additional_image_tokens"),
 )
 """Keys that say nothing which changes the numbers: names, how arrays are passed, or what config.json says better."""
@@ -98,8 +98,8 @@ def read_clip_preprocessing(folder: Path) -> ClipPreprocessing:
     cropped = _both_sides("crop_size", crop_size) if reader.boolean("do_center_crop") else None
     _check_crop(size, cropped)
     preprocessing = ClipPreprocessing(size, cropped, _resample(reader), read_scaling(reader))
-    for key, layout in (("data_format", "channels_first"), ("pad_size", None)):
-        if reader.value(key) not in (None, layout):
+    for key, usual in (("data_format", "channels_first"), ("pad_size", None), ("default_to_square", False)):
+        if reader.value(key) not in (None, usual):
             raise ModelFolderError(f"{NAME}: {key} {reader.value(key)} is not supported")
     reader.refuse_unread(_HARMLESS)
     return preprocessing
