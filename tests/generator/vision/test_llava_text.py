@@ -1,16 +1,19 @@
 """A LLaVA folder behind the engine, asked for text: the numbers of its decoder, and of adapters that `peft` put on it."""
 
+import json
+
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import LlavaForConditionalGeneration
+from transformers import LlavaForConditionalGeneration, MistralConfig
 
 from services.generator.adapters.outline import inspect_adapter
 from services.generator.adapters.peft_folder import load_adapter
 from services.generator.core.end_tokens import read_end_token_ids
 from services.generator.frontend.model_card import read_model_card
 from shared.errors import InvalidRequestError
+from shared.settings.model_folder import read_json
 from tests.fakes.tiny_vision import AS_SINCE_4_52, IMAGE_TOKEN_ID, rename_tensors, save_tiny_llava
 from tests.generator.adapters.conftest import target_of
 from tests.generator.adapters.test_peft_parity import build
@@ -120,3 +123,11 @@ def test_the_api_process_reads_the_nested_config(folder):
     (folder / "generation_config.json").rename(folder / "kept.json")
     assert read_end_token_ids(folder) == {257}
     (folder / "kept.json").rename(folder / "generation_config.json")
+
+
+def test_the_api_process_knows_the_context_length_that_a_nested_config_leaves_out(folder, tmp_path):
+    config = read_json(folder / "config.json")
+    del config["text_config"]["max_position_embeddings"]
+    config["text_config"].update(architectures=["MistralForCausalLM"], model_type="mistral")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_model_card(tmp_path, "llava", None, 10).max_model_len == MistralConfig().max_position_embeddings
