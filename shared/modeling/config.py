@@ -11,7 +11,16 @@ from shared.modeling.config_reader import ConfigReader
 from shared.modeling.config_refusals import refuse_unsupported
 from shared.modeling.families import FAMILIES, Family, Windows
 from shared.modeling.rope_config import RopeConfig, read_rope_config
-from shared.modeling.vision_families import VISION_FAMILIES, VisionFamily, architecture_in, text_config, vision_family
+from shared.modeling.vision_families import (
+    BARE,
+    VISION_FAMILIES,
+    WITH_HEAD,
+    TensorNames,
+    VisionFamily,
+    architecture_in,
+    text_config,
+    vision_family,
+)
 from shared.settings.errors import ModelFolderError
 
 
@@ -62,6 +71,11 @@ class DecoderConfig:
     has_mlp_bias: bool
     dtype: str
     vision: VisionFamily | None = None
+
+    @property
+    def tensor_names(self) -> tuple[TensorNames, ...]:
+        """How folders of this model may name its tensors; the first is how its modules are named."""
+        return (WITH_HEAD, BARE) if self.vision is None else self.vision.names
 
     @property
     def q_size(self) -> int:

@@ -92,8 +92,8 @@ def read_clip_preprocessing(folder: Path) -> ClipPreprocessing:
     cropped = _both_sides("crop_size", crop_size) if reader.boolean("do_center_crop") else None
     _check_crop(size, cropped)
     preprocessing = ClipPreprocessing(size, cropped, _resample(reader), read_scaling(reader))
-    for key, layout in (("data_format", "channels_first"), ("pad_size", None)):
-        if reader.value(key) not in (None, layout):
+    for key, usual in (("data_format", "channels_first"), ("pad_size", None), ("default_to_square", False)):
+        if reader.value(key) not in (None, usual):
             raise ModelFolderError(f"{NAME}: {key} {reader.value(key)} is not supported")
     reader.refuse_unread(HARMLESS)
     return preprocessing

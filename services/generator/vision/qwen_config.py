@@ -64,11 +64,6 @@ class QwenVisionConfig:
         """Width of a head."""
         return self.width // self.num_heads
 
-    @property
-    def patch_shape(self) -> tuple[int, int, int, int]:
-        """Channels, frames, height and width of what the first projection sees at once."""
-        return 3, self.temporal_patch_size, self.patch_size, self.patch_size
-
 
 def read_qwen2_vision(config: Mapping[str, Any]) -> QwenVisionConfig:
     """Qwen2-VL's (arXiv:2409.12191), from the contents of config.json.

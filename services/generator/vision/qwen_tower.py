@@ -13,89 +13,102 @@ from torch import Tensor
 from torch.nn import functional
 
 from services.generator.core.images import PromptImage
-from services.generator.images.qwen_recipe import QwenPreprocessing
+from services.generator.vision.pixel_values import PixelScale
 from services.generator.vision.qwen_config import QwenVisionConfig
 from services.generator.vision.qwen_layout import Run, lay_out
-from services.generator.vision.qwen_patches import to_patches
-from shared.modeling.decoder import Linear, rms_norm, silu_and_mul
+from shared.modeling.decoder import rms_norm, silu_and_mul
+from shared.modeling.encoder_layers import ACTIVATIONS, LayerNorm
+from shared.modeling.linear import LinearLayer
 from shared.modeling.rope import apply_rope
 
-_EPS = 1e-6
+NORM_EPS = 1e-6
+"""Of all norms of a tower; not in config.json."""
 
 
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """LayerNorm, or RMSNorm where there is no `bias`; both [width]."""
+@dataclass(frozen=True)
+class RmsNorm:
+    """Normalisation over the last axis without a mean."""
 
     weight: Tensor
-    bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.bias is None:
-            return rms_norm(x, self.weight, _EPS)
-        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, _EPS)
+        return rms_norm(x, self.weight, NORM_EPS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TowerLayer:
-    """Weights of one block; `up` is gate and up, one below the other, where the MLP is gated."""
+    """One block; `up` gives gate and up side by side where the MLP is gated."""
 
-    attention_norm: Norm
-    qkv: Linear
-    o: Linear
-    mlp_norm: Norm
-    up: Linear
-    down: Linear
+    attention_norm: LayerNorm | RmsNorm
+    qkv: LinearLayer
+    attention_out: LinearLayer
+    mlp_norm: LayerNorm | RmsNorm
+    up: LinearLayer
+    down: LinearLayer
 
 
-@dataclass(frozen=True, slots=True)
-class TowerWeights:
-    """All weights; `patch` is [width, numbers of a patch]."""
+@dataclass(frozen=True)
+class Merger:
+    """The patches of a block side by side, through an MLP to the decoder's width."""
 
-    patch: Tensor
-    layers: list[TowerLayer]
-    merger_norm: Norm
-    merger_up: Linear
-    merger_down: Linear
+    norm: LayerNorm | RmsNorm
+    first: LinearLayer
+    second: LinearLayer
+
+    def __call__(self, hidden: Tensor, num_blocks: int) -> Tensor:
+        """[N, width] to [B, C]."""
+        return self.second(functional.gelu(self.first(self.norm(hidden).view(num_blocks, -1))))
 
 
 class QwenTower:
-    """See `VisionEncoder`.
+    """See `VisionEncoder`. Rounding may differ in the last digits with the images, as that of any product does.
 
     Args:
-        num_bytes: memory of `weights`.
+        patch_projection: from the numbers of a patch to the tower's width.
     """
 
     def __init__(
-        self, config: QwenVisionConfig, preprocessing: QwenPreprocessing, weights: TowerWeights, num_bytes: int
+        self,
+        config: QwenVisionConfig,
+        scale: PixelScale,
+        patch_projection: LinearLayer,
+        layers: Sequence[TowerLayer],
+        merger: Merger,
+        *,
+        num_bytes: int,
     ) -> None:
         self.num_bytes = num_bytes
         self._config = config
-        self._preprocessing = preprocessing
-        self._weights = weights
-        # As in the reference, a power of the inverse of what the decoder's table takes: bit for bit the same frequencies.
-        num_pairs = config.head_dim // 4
-        exponents = torch.arange(0, 2 * num_pairs, 2, dtype=torch.float) / (2 * num_pairs)
-        self._frequencies = (1.0 / config.theta**exponents).to(weights.patch.device)  # [D/4]
+        self._scale = scale
+        self._patch_projection = patch_projection
+        self._layers = layers
+        self._merger = merger
+        self._activation = silu_and_mul if config.is_gated else ACTIVATIONS["quick_gelu"]
+        self._dtype, self._device = merger.norm.weight.dtype, merger.norm.weight.device
+        exponents = torch.arange(0, config.head_dim // 2, 2).float() / (config.head_dim // 2)
+        self._frequencies = (1.0 / config.theta**exponents).to(self._device)  # [D/4]
 
+    @torch.inference_mode()
     def __call__(self, images: Sequence[PromptImage]) -> list[Tensor]:
-        """The rows of each image, [num_rows, C]."""
-        config, patch = self._config, self._weights.patch
-        patches = torch.cat([to_patches(image.pixels, self._preprocessing, patch.device) for image in images])
+        """[num_rows, C] of each."""
+        if not images:
+            return []
+        config = self._config
         layout = lay_out([image.grid for image in images], config.merge_size, config.window)
-        order = self._on_device(layout.order)
-        hidden = functional.linear(patches.to(patch.dtype), patch)  # [N, width]
+        order, coordinates = self._on_device(layout.order), self._on_device(layout.coordinates)
+        patches = torch.cat([to_patches(self._scale([image.pixels])[0], config) for image in images])
+        hidden = self._patch_projection(patches.to(self._dtype))  # [N, width]
         hidden = hidden.view(len(order), -1).index_select(0, order).view_as(hidden)
-        rotary = self._rotary_rows(self._on_device(layout.coordinates))
-        for index, layer in enumerate(self._weights.layers):
+        rotary = self._rotary_rows(coordinates)
+        for index, layer in enumerate(self._layers):
             runs = layout.images if index in config.full_layers else layout.windows
             hidden = self._layer(layer, hidden, rotary, runs)
-        rows = self._merge(hidden)
+        rows = self._merger(hidden, len(order))
         in_place = torch.empty_like(rows).index_copy_(0, order, rows)
         return list(torch.split(in_place, [image.num_rows for image in images]))
 
     def _on_device(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._weights.patch.device, non_blocking=True)
+        return torch.from_numpy(array).to(self._device, non_blocking=True)
 
     def _rotary_rows(self, coordinates: Tensor) -> Tensor:
         """Rows for `apply_rope`, [N, D] in fp32: half the pairs of a head turn by the patch's row, half by its column."""
@@ -103,17 +116,23 @@ class QwenTower:
         return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
     def _layer(self, layer: TowerLayer, hidden: Tensor, rotary: Tensor, runs: Sequence[Run]) -> Tensor:
-        qkv = _project(layer.qkv, layer.attention_norm(hidden)).view(len(hidden), 3, self._config.num_heads, -1)
-        hidden = hidden + _project(layer.o, _attend(qkv, rotary, runs))
-        inner = _project(layer.up, layer.mlp_norm(hidden))
-        inner = silu_and_mul(inner) if self._config.is_gated else _quick_gelu(inner)
-        return hidden + _project(layer.down, inner)
+        qkv = layer.qkv(layer.attention_norm(hidden)).view(len(hidden), 3, self._config.num_heads, -1)
+        hidden = hidden + layer.attention_out(_attend(qkv, rotary, runs))
+        return hidden + layer.down(self._activation(layer.up(layer.mlp_norm(hidden))))
 
-    def _merge(self, hidden: Tensor) -> Tensor:
-        """[N, width] to [B, C]: the patches of a block side by side, through an MLP."""
-        weights = self._weights
-        blocks = weights.merger_norm(hidden).view(-1, weights.merger_up.weight.shape[1])
-        return _project(weights.merger_down, functional.gelu(_project(weights.merger_up, blocks)))
+
+def to_patches(values: Tensor, config: QwenVisionConfig) -> Tensor:
+    """Patches block by block: those of one block are neighbours, row by row.
+
+    Args:
+        values: [height, width, 3], sides in whole blocks.
+    Returns:
+        [N, 3 · F · P · P]: channel, frame, row, column; a still image is F times the same frame.
+    """
+    (height, width, _), patch, merge = values.shape, config.patch_size, config.merge_size
+    blocks = values.view(height // (merge * patch), merge, patch, width // (merge * patch), merge, patch, 3)
+    frame = blocks.permute(0, 3, 1, 4, 6, 2, 5).flatten(0, 3)  # [N, 3, P, P]
+    return frame[:, :, None].expand(-1, -1, config.temporal_patch_size, -1, -1).flatten(1)
 
 
 def _attend(qkv: Tensor, rotary: Tensor, runs: Sequence[Run]) -> Tensor:
@@ -128,12 +147,3 @@ def _attend_run(q: Tensor, k: Tensor, v: Tensor, run: Run) -> Tensor:
     q, k, v = (each[run.start : run.end].view(run.count, run.length, *each.shape[1:]) for each in (q, k, v))
     attended = functional.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
     return attended.transpose(1, 2).flatten(2).flatten(0, 1)  # from [count, H, length, D]
-
-
-def _project(projection: Linear, x: Tensor) -> Tensor:
-    return functional.linear(x, projection.weight, projection.bias)
-
-
-def _quick_gelu(x: Tensor) -> Tensor:
-    """x · sigmoid(1.702 x): the approximation in Gaussian Error Linear Units, arXiv:1606.08415, §2."""
-    return x * torch.sigmoid(1.702 * x)

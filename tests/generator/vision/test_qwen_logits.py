@@ -7,13 +7,18 @@ import pytest
 import torch
 from PIL import Image
 from torch.nn import functional
-from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2VLForConditionalGeneration
+from transformers import (
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+)
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from services.generator.core.images import PromptImage
 from services.generator.core.rope_positions import rope_positions
 from services.generator.images.recipes import read_image_recipe
-from services.generator.vision.qwen_loader import load_qwen2_5_tower, load_qwen2_tower
+from services.generator.vision.loader import load_vision_encoder
 from shared.modeling.config import read_decoder_config
 from shared.modeling.decoder import DecoderOps, decoder_forward, linear
 from shared.modeling.decoder_loader import load_decoder
@@ -22,8 +27,8 @@ from tests.fakes.tiny_qwen_vision import save_tiny_qwen2_5_vl, save_tiny_qwen2_v
 
 CPU = torch.device("cpu")
 FAMILIES = {
-    "qwen2": (save_tiny_qwen2_vl, load_qwen2_tower, Qwen2VLForConditionalGeneration),
-    "qwen2_5": (save_tiny_qwen2_5_vl, load_qwen2_5_tower, Qwen2_5_VLForConditionalGeneration),
+    "qwen2": (save_tiny_qwen2_vl, Qwen2VLForConditionalGeneration),
+    "qwen2_5": (save_tiny_qwen2_5_vl, Qwen2_5_VLForConditionalGeneration),
 }
 # Numbers are tokens of text, pairs are height and width of an image.
 PROMPTS = {
@@ -59,9 +64,9 @@ class CausalOps(DecoderOps):
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def model(request, tmp_path_factory):
-    save, load, reference = FAMILIES[request.param]
+    save, reference = FAMILIES[request.param]
     folder = save(tmp_path_factory.mktemp(request.param))
-    return folder, load(folder, torch.float32, CPU), reference.from_pretrained(folder).eval()
+    return folder, load_vision_encoder(folder, torch.float32, CPU), reference.from_pretrained(folder).eval()
 
 
 def build_prompt(recipe, parts):
@@ -124,3 +129,15 @@ def test_flat_config_is_read_as_the_nested_one(model):
     text["rope_parameters"] = parameters
     assert read_decoder_config(flat) == read_decoder_config(content)
     assert read_decoder_config(flat).rope.sections == (2, 3, 3)
+
+
+@pytest.mark.parametrize("kind", [Qwen2VLConfig, Qwen2_5_VLConfig])
+def test_absent_keys_of_the_decoder_mean_what_they_mean_in_transformers(kind):
+    ours = read_decoder_config({"architectures": [f"{kind.__name__.removesuffix('Config')}ForConditionalGeneration"]})
+    theirs = kind().text_config
+    assert (ours.hidden_size, ours.intermediate_size) == (theirs.hidden_size, theirs.intermediate_size)
+    assert (ours.num_layers, ours.vocab_size) == (theirs.num_hidden_layers, theirs.vocab_size)
+    assert (ours.num_heads, ours.num_kv_heads) == (theirs.num_attention_heads, theirs.num_key_value_heads)
+    assert (ours.context_len, ours.norm_eps) == (theirs.max_position_embeddings, theirs.rms_norm_eps)
+    assert (ours.windows, ours.has_tied_head) == ((None,), False)
+    assert (ours.rope.theta, ours.rope.sections) == (theirs.default_theta, (16, 24, 24))

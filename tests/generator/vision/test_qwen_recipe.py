@@ -9,7 +9,9 @@ from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from services.generator.images.qwen_recipe import fitting_size, read_qwen_preprocessing, read_qwen_recipe
-from services.generator.vision.qwen_patches import to_patches
+from services.generator.vision.pixel_values import PixelScale
+from services.generator.vision.qwen_config import read_qwen2_vision
+from services.generator.vision.qwen_tower import to_patches
 from shared.settings.errors import ModelFolderError
 
 SIZE = {"shortest_edge": 4 * 28**2, "longest_edge": 40 * 28**2}
@@ -35,7 +37,8 @@ def test_pixels_and_grid_equal_transformers(tmp_path, size):
     recipe, image = read_qwen_recipe(tmp_path), random_image(*size)
     prepared = recipe.prepare(image)
     reference = Qwen2VLImageProcessorPil(size=SIZE)([image], return_tensors="pt")
-    ours = to_patches(prepared.pixels, read_qwen_preprocessing(tmp_path), torch.device("cpu"))
+    scale = PixelScale(read_qwen_preprocessing(tmp_path).scaling, torch.device("cpu"))
+    ours = to_patches(scale([prepared.pixels])[0], read_qwen2_vision({"vision_config": {}}))
     assert torch.equal(ours, reference["pixel_values"])
     _, height, width = reference["image_grid_thw"][0].tolist()
     assert prepared.grid == recipe.grid_for(*size) == (1, height // 2, width // 2)
