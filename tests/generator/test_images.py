@@ -8,6 +8,7 @@ import pytest
 from services.generator.core.images import Pixels, PromptImage
 from services.generator.core.request import FinishReason
 from services.generator.core.specs import ImageLimits
+from services.generator.metrics import GeneratorMetrics
 from tests.generator.test_scheduler import VOCAB, Engine
 
 PLACEHOLDER = VOCAB
@@ -33,8 +34,8 @@ def prompt_with(parts):
     return ids, tuple(images)
 
 
-def make_engine(num_cached_rows=20, max_encoded_rows=8, **sizes):
-    return Engine(images=ImageLimits(PLACEHOLDER, num_cached_rows, max_encoded_rows), **sizes)
+def make_engine(num_cached_rows=20, max_encoded_rows=8, *, has_axes=False, **sizes):
+    return Engine(images=ImageLimits(PLACEHOLDER, num_cached_rows, max_encoded_rows, has_axes), **sizes)
 
 
 def submit(engine, parts, max_tokens=3, **options):
@@ -231,3 +232,16 @@ def test_an_image_that_cannot_be_encoded_ends_its_own_requests_alone(monkeypatch
     engine.drain()
     check_outputs(engine, *good)
     assert engine.ends[broken] == [FinishReason.FAILED]
+
+
+def test_metrics_say_what_the_encoder_did_and_what_it_was_spared():
+    engine, metrics = make_engine(cache=False), GeneratorMetrics()
+    metrics.watch(engine.scheduler.stats, num_restarts=lambda: 0)
+    for name in (0, 1, 0):
+        submit(engine, [(name, 4 + name)])
+        engine.drain()
+    read = {
+        name: metrics.all.registry.get_sample_value(f"trivium_generator_{name}")
+        for name in ("encoded_images_total", "encoded_image_rows_total", "image_hits_total", "image_rows")
+    }
+    assert read == {"encoded_images_total": 2, "encoded_image_rows_total": 9, "image_hits_total": 1, "image_rows": 9}
