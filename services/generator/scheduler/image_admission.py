@@ -77,9 +77,7 @@ class ImageAdmission:
         return length
 
     def fit_running(self, sequence: Sequence, length: int) -> int:
-        """The same of a running sequence, which has its rows; what it needs no more goes back."""
-        if not sequence.image_leases:
-            return length
+        """The same of a running sequence that leases rows; what it needs no more goes back."""
         if sequence.image_leases[-1].image.end <= sequence.num_computed_tokens:
             self._cache.release(sequence)
             return length

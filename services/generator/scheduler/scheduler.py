@@ -253,7 +253,8 @@ class Scheduler:
             if sequence.num_pending and sequence.has_all_tokens:
                 continue  # nothing is left to do but to commit
             length = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            length = self._images.fit_running(sequence, length)
+            if sequence.image_leases:
+                length = self._images.fit_running(sequence, length)
             if length == 0:
                 continue
             num_old_blocks = len(sequence.block_ids)
