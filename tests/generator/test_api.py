@@ -110,6 +110,7 @@ def api(tiny_llama):
 NO_HITS = {"prompt_tokens_details": {"cached_tokens": 0}}
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"prompt": "hi"}
+TEXT_PART = {"type": "text", "text": "a"}
 
 
 # --- shapes ---
@@ -393,7 +394,29 @@ BAD = [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
     (
         "/v1/chat/completions",
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        {"messages": [{"role": "user", "content": [TEXT_PART, {"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "messages.0.content.1",
+    ),
+    *(
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [TEXT_PART, part]}]},
+            f"messages.0.content.1{at}",
+        )
+        for part, at in [
+            ("a", ".type"),
+            ({"type": "file", "file": {}}, ".type"),
+            ({"type": ["text"]}, ".type"),
+            ({"type": "text", "text": 1}, ".text"),
+            ({"type": "image_url", "image_url": "x"}, ".image_url"),
+            ({"type": "image_url", "image_url": {"url": ""}}, ".image_url.url"),
+            ({"type": "image_url", "image_url": {"url": "x", "detail": "more"}}, ".image_url.detail"),
+            ({"type": "image_url", "image_url": {"url": "x"}, "uuid": "x"}, ".uuid"),
+        ]
+    ),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "system", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "messages.0.content",
     ),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 5000}]}, "messages"),

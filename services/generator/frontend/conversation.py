@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from shared.contracts.content import TextPart
 from shared.contracts.conversation import ChatMessage, ToolCall
 
 
@@ -47,4 +48,4 @@ def _call(call: ToolCall) -> dict[str, Any]:
 def _text(message: ChatMessage) -> str:
     if isinstance(message.content, str):
         return message.content
-    return "".join(part.text for part in message.content or [])
+    return "".join(part.text for part in message.content or [] if isinstance(part, TextPart))

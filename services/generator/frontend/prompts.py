@@ -61,6 +61,7 @@ class PromptPreparer:
             raise InvalidRequestError(
                 "messages: this model has no chat template; use /v1/completions", param="messages"
             )
+        _refuse_images(messages)
         return self._template.render(
             template_messages(messages, knows_tool_calls=self._template.knows_tool_calls),
             add_generation_prompt=fields.add_generation_prompt is not False,
@@ -130,6 +131,13 @@ class PromptPreparer:
             f"{param}: has {count} tokens; the context is {self._max_model_len} tokens, prompt and answer together",
             param=param,
         )
+
+
+def _refuse_images(messages: Sequence[ChatMessage]) -> None:
+    for index, message in enumerate(messages):
+        for part in message.image_parts():
+            param = f"messages.{index}.content.{part}"
+            raise InvalidRequestError(f"{param}: this model takes no images", param=param)
 
 
 def _split(prompt: Prompt) -> list[str | list[int]]:
