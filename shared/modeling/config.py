@@ -11,6 +11,7 @@ from shared.modeling.config_reader import ConfigReader
 from shared.modeling.config_refusals import refuse_unsupported
 from shared.modeling.families import FAMILIES, Family, Windows
 from shared.modeling.rope_config import RopeConfig, read_rope_config
+from shared.modeling.vision_families import VISION_FAMILIES, VisionFamily, architecture_in, text_config, vision_family
 from shared.settings.errors import ModelFolderError
 
 
@@ -38,6 +39,7 @@ class DecoderConfig:
         layers: [L] what differs from layer to layer.
         has_qk_norm: queries and keys go through an RMSNorm per head before they are rotated.
         dtype: name of the precision in which the folder's weights are stored.
+        vision: the vision-language family that the decoder is a part of; None: it is the whole model.
     """
 
     architecture: str
@@ -59,6 +61,7 @@ class DecoderConfig:
     has_o_bias: bool
     has_mlp_bias: bool
     dtype: str
+    vision: VisionFamily | None = None
 
     @property
     def q_size(self) -> int:
@@ -72,12 +75,14 @@ class DecoderConfig:
 
 
 def read_decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
-    """Understand the contents of a config.json.
+    """Understand the contents of a config.json; of a vision-language model's, what it says of its decoder.
 
     Raises:
         ModelFolderError: an architecture, activation, rope scaling, layout of windows or quantisation that is not supported,
             a key known to change the numbers, or a missing one.
     """
+    vision = vision_family(config)
+    config = text_config(config)
     architecture = _architecture(config)
     family = FAMILIES[architecture]
     refuse_unsupported(config, has_unrotated_layers=family.has_unrotated_layers)
@@ -110,16 +115,17 @@ def read_decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
         has_o_bias=_switch(reader, family.o_bias),
         has_mlp_bias=_switch(reader, family.mlp_bias),
         dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
+        vision=vision,
     )
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
-    names = config.get("architectures") or []
-    known = [name for name in names if name in FAMILIES]
-    if not known:
-        supported = ", ".join(sorted(FAMILIES))
+    known = architecture_in(config, FAMILIES)
+    if known is None:
+        names = config.get("architectures") or []
+        supported = ", ".join(sorted([*FAMILIES, *VISION_FAMILIES]))
         raise ModelFolderError(f"architecture {', '.join(names) or '(none)'} is not supported; supported: {supported}")
-    return str(known[0])
+    return known
 
 
 def _num_kv_heads(reader: ConfigReader, num_heads: int) -> int:

@@ -13,14 +13,15 @@ from torch import Tensor
 from shared.modeling.config import DecoderConfig
 from shared.modeling.decoder import DecoderLayer, DecoderWeights, Linear
 from shared.modeling.load_progress import LoadProgress
+from shared.modeling.vision_families import BARE, WITH_HEAD, TensorNames
 from shared.modeling.weights import WeightFiles
 from shared.observability.logging import get_logger
 from shared.settings.errors import ModelFolderError
 
 log = get_logger(__name__)
 
-_EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
-_HEADS = (_HEAD, "score.weight")
+_EMBEDDING, _FINAL_NORM = "embed_tokens.weight", "norm.weight"
+_OTHER_HEADS = ("score.weight",)
 _IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)  # recomputed from the config
 
 Places = dict[str, Tensor]
@@ -38,14 +39,13 @@ def load_decoder(
         ModelFolderError: a tensor is missing, has another shape than the config asks for, is quantised, or is unknown.
     """
     with WeightFiles(folder) as files:
-        # Folders saved from the bare model, without its head, name everything without the first word.
-        prefix = "" if _EMBEDDING in files else "model."
-        is_tied = not needs_head or (config.has_tied_head and not _has_head_of_its_own(files, prefix))
+        names = _names(config, files)
+        is_tied = not needs_head or (config.has_tied_head and not _has_head_of_its_own(files, names))
         planned = _allocate(config, dtype, torch.device("meta"), is_tied=is_tied)
-        ignored = _HEADS if not needs_head else (_HEAD,) if config.has_tied_head else ()
-        _check(files, _places(planned, config, files, prefix), config.architecture, ignored)
+        ignored = (names.head,) if config.has_tied_head or not needs_head else ()
+        _check(files, _places(planned, config, files, names), config, ignored if needs_head else ignored + _OTHER_HEADS)
         weights = _allocate(config, dtype, device, is_tied=is_tied)
-        _copy(files, _places(weights, config, files, prefix))
+        _copy(files, _places(weights, config, files, names))
     return weights
 
 
@@ -61,10 +61,16 @@ def make_random_decoder(config: DecoderConfig, dtype: torch.dtype, device: torch
     return weights
 
 
-def _has_head_of_its_own(files: WeightFiles, prefix: str) -> bool:
+def _names(config: DecoderConfig, files: WeightFiles) -> TensorNames:
+    """How the folder names its tensors; where none of the known namings fits, errors speak in the first."""
+    known = (WITH_HEAD, BARE) if config.vision is None else config.vision.names
+    return next((names for names in known if names.prefix + _FINAL_NORM in files), known[0])
+
+
+def _has_head_of_its_own(files: WeightFiles, names: TensorNames) -> bool:
     """Some folders declare a tied head and store one all the same; where it differs it counts, as in transformers."""
-    embedding = prefix + _EMBEDDING
-    if _HEAD not in files or embedding not in files or files.is_equal(_HEAD, embedding):
+    embedding = names.prefix + _EMBEDDING
+    if names.head not in files or embedding not in files or files.is_equal(names.head, embedding):
         return False
     log.warning(
         "head_not_tied", reason="config.json ties it to the embedding, but the folder has another; that one is used"
@@ -100,14 +106,15 @@ def _allocate(config: DecoderConfig, dtype: torch.dtype, device: torch.device, *
     return DecoderWeights(embedding, layers, empty(hidden), head)
 
 
-def _places(weights: DecoderWeights, config: DecoderConfig, files: WeightFiles, prefix: str) -> Places:
+def _places(weights: DecoderWeights, config: DecoderConfig, files: WeightFiles, names: TensorNames) -> Places:
     is_tied = weights.head is weights.embedding
-    embedding = prefix + _EMBEDDING
-    places = {_HEAD if is_tied and embedding not in files and _HEAD in files else embedding: weights.embedding}
+    embedding = names.prefix + _EMBEDDING
+    is_head_only = is_tied and embedding not in files and names.head in files
+    places = {names.head if is_head_only else embedding: weights.embedding}
     for index, layer in enumerate(weights.layers):
-        places.update(_layer_places(layer, config, f"{prefix}layers.{index}."))
-    places[f"{prefix}norm.weight"] = weights.final_norm
-    return places if is_tied else {**places, _HEAD: weights.head}
+        places.update(_layer_places(layer, config, f"{names.prefix}layers.{index}."))
+    places[names.prefix + _FINAL_NORM] = weights.final_norm
+    return places if is_tied else {**places, names.head: weights.head}
 
 
 def _layer_places(layer: DecoderLayer, config: DecoderConfig, prefix: str) -> Iterator[tuple[str, Tensor]]:
@@ -135,12 +142,13 @@ def _rows(fused: Linear, prefix: str, parts: Mapping[str, int]) -> Iterator[tupl
             yield f"{prefix}{name}.bias", rows
 
 
-def _check(files: WeightFiles, places: Places, architecture: str, ignored: Collection[str]) -> None:
+def _check(files: WeightFiles, places: Places, config: DecoderConfig, ignored: Collection[str]) -> None:
     files.check({name: tensor.shape for name, tensor in places.items()})
+    foreign = () if config.vision is None else config.vision.foreign
     left = files.names() - set(places) - set(ignored)
-    unknown = [name for name in left if not name.endswith(_IGNORED_SUFFIXES)]
+    unknown = [name for name in left if not name.endswith(_IGNORED_SUFFIXES) and not name.startswith(foreign)]
     if unknown:
-        raise ModelFolderError(f"{len(unknown)} tensors are not part of {architecture}, such as {min(unknown)}")
+        raise ModelFolderError(f"{len(unknown)} tensors are not part of {config.architecture}, such as {min(unknown)}")
 
 
 def _copy(files: WeightFiles, places: Places) -> None:

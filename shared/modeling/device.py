@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from shared.modeling.vision_families import text_config
 from shared.settings.errors import StartError
 from shared.settings.model_folder import read_json
 
@@ -33,7 +34,7 @@ def choose_dtype(setting: str, folder: Path, device: torch.device) -> torch.dtyp
         StartError: config.json names a dtype that is not supported.
     """
     if setting == "auto":
-        config = read_json(folder / "config.json")
+        config = text_config(read_json(folder / "config.json"))
         setting = (
             "float32" if device.type == "cpu" else str(config.get("dtype") or config.get("torch_dtype") or "float32")
         )

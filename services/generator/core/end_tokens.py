@@ -6,6 +6,7 @@ Both processes need them: the API process to stop, the engine to let a grammar e
 from pathlib import Path
 from typing import Any
 
+from shared.modeling.vision_families import text_config
 from shared.settings.model_folder import read_json
 
 
@@ -13,7 +14,8 @@ def read_end_token_ids(folder: Path) -> frozenset[int]:
     """`eos_token_id` of the generation config, or else of the config; empty where neither has one."""
     path = folder / "generation_config.json"
     generation = read_json(path) if path.is_file() else {}
-    return frozenset(_ids(generation.get("eos_token_id", read_json(folder / "config.json").get("eos_token_id"))))
+    config = text_config(read_json(folder / "config.json"))
+    return frozenset(_ids(generation.get("eos_token_id", config.get("eos_token_id"))))
 
 
 def _ids(value: Any) -> list[int]:

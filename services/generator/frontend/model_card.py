@@ -11,6 +11,7 @@ from services.generator.core.adapters import AdapterDescription
 from services.generator.core.end_tokens import read_end_token_ids
 from shared.contracts.models import ModelEntry
 from shared.errors import ModelNotFoundError
+from shared.modeling.vision_families import text_config
 from shared.settings.model_folder import read_json
 
 
@@ -51,7 +52,7 @@ def read_model_card(folder: Path, name: str, max_model_len: int | None, num_toke
     Args:
         num_token_ids: ids of the tokenizer, which may be more than the model has rows for.
     """
-    config = read_json(folder / "config.json")
+    config = text_config(read_json(folder / "config.json"))
     return ModelCard(
         name=name,
         max_model_len=max_model_len or int(config.get("max_position_embeddings") or 2048),

@@ -101,10 +101,15 @@ def save_tiny(folder: Path, family: str, **changes) -> Path:
     make_config, make_model = CLASSES[family]
     torch.manual_seed(0)
     model = make_model(make_config(**{**TINY, **changes}))
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):  # made as zeros, which would hide a forgotten one
-            torch.nn.init.normal_(parameter, std=0.2)
-        elif "norm" in name:  # made as ones
-            torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    leave_nothing_at_its_default(model)
     model.save_pretrained(folder)
     return folder
+
+
+def leave_nothing_at_its_default(model: torch.nn.Module) -> None:
+    """Random norms and biases, which are made as ones and zeros and would hide a forgotten one."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.2)
+        elif "norm" in name:
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
