@@ -13,14 +13,41 @@ from shared.contracts.content import TextPart
 from shared.contracts.conversation import ChatMessage, ToolCall
 
 
-def template_messages(messages: Sequence[ChatMessage], *, knows_tool_calls: bool) -> list[dict[str, Any]]:
+def image_urls(messages: Sequence[ChatMessage]) -> dict[str, str]:
+    """URL of every image, in order, by the name of its part."""
+    return {
+        f"messages.{index}.content.{place}": part.image_url.url
+        for index, message in enumerate(messages)
+        for place, part in message.image_parts().items()
+    }
+
+
+def template_messages(
+    messages: Sequence[ChatMessage], *, knows_tool_calls: bool, reads_strings: bool = True
+) -> list[dict[str, Any]]:
     """Each message as role and content, and what else it has.
 
     Args:
+        reads_strings: whether the template takes a string as content, which messages without images then have; parts otherwise.
         knows_tool_calls: whether the template reads `tool_calls`; where it does not, they become a part of the content, one JSON
             object a line, so that the model sees them.
     """
-    return [_plain(message, knows_tool_calls=knows_tool_calls) for message in messages]
+    plain = [_plain(message, knows_tool_calls=knows_tool_calls) for message in messages]
+    for message, rendered in zip(messages, plain, strict=True):
+        if not reads_strings or message.image_parts():
+            rendered["content"] = _parts(message, rendered["content"])
+    return plain
+
+
+def _parts(message: ChatMessage, text: str) -> list[dict[str, str]]:
+    """Content as templates of vision-language models read it: images in their places, without their URLs."""
+    if not message.image_parts() or not isinstance(message.content, list):
+        return [_text_part(text)]
+    return [_text_part(part.text) if isinstance(part, TextPart) else {"type": "image"} for part in message.content]
+
+
+def _text_part(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
 
 
 def _plain(message: ChatMessage, *, knows_tool_calls: bool) -> dict[str, Any]:
