@@ -140,7 +140,7 @@ def _marked(content: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
     """An assistant's content with a mark at its end."""
     if isinstance(content, str):
         return content + _END_OF_CONTENT
-    *before, last = content
+    *before, last = content or [{"type": "text", "text": ""}]
     return [*before, {**last, "text": last["text"] + _END_OF_CONTENT}]
 
 
