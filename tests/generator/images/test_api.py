@@ -1,36 +1,18 @@
 """Images over HTTP with a scripted engine: what reaches it, and what is refused before it hears of anything."""
 
 import asyncio
-import hashlib
 
 import numpy as np
 import pytest
 
-from services.generator.core.images import Pixels
 from services.generator.images.preparer import ImagePreparer, IntakeLimits
-from services.generator.images.recipe import PreparedImage
 from tests.fakes.image_files import RGB, image_part, png, saved
+from tests.fakes.row_per_pixel import RowPerPixel
 from tests.fakes.tiny_vision import IMAGE_TOKEN, IMAGE_TOKEN_ID, save_image_tokenizer
 from tests.generator.test_api import Api
 
 TEXT = {"type": "text", "text": "what?"}
 CHAT = "/v1/chat/completions"
-
-
-class RowPerPixel:
-    """A recipe that keeps every pixel and has a row for each; it takes nothing wider than 16."""
-
-    image_token_id = IMAGE_TOKEN_ID
-
-    def grid_for(self, height, width):
-        if width > 16:
-            raise ValueError(f"the model takes images of up to 16 pixels in width, not {width}")
-        return 1, height, width
-
-    def prepare(self, image):
-        data = image.tobytes()
-        digest = hashlib.sha256(data).digest()
-        return PreparedImage(self.grid_for(image.height, image.width), digest, Pixels(image.height, image.width, data))
 
 
 def picture(height, width, colour):
@@ -50,7 +32,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def api(folder):
-    api = Api(folder, max_model_len=128, images=ImagePreparer(RowPerPixel(), IntakeLimits(3, 2000, 400)))
+    api = Api(folder, max_model_len=128, images=ImagePreparer(RowPerPixel(IMAGE_TOKEN_ID), IntakeLimits(3, 2000, 400)))
     api.engine.max_image_rows = 40
     return api
 
@@ -96,7 +78,7 @@ def test_a_conversation_without_images_is_as_ever(api):
     assert api.engine.images == [()]
 
 
-@pytest.mark.parametrize(("recipe", "modalities"), [(RowPerPixel(), ["text", "image"]), (None, ["text"])])
+@pytest.mark.parametrize(("recipe", "modalities"), [(RowPerPixel(IMAGE_TOKEN_ID), ["text", "image"]), (None, ["text"])])
 def test_the_model_list_says_what_a_model_takes(folder, recipe, modalities):
     api = Api(folder, images=recipe and ImagePreparer(recipe, IntakeLimits(1, 1, 1)))
 
@@ -139,7 +121,7 @@ def test_too_many_images_are_refused_with_limit_and_count(api):
 
 
 def test_rows_count_before_the_length_is_checked(folder):
-    api = Api(folder, images=ImagePreparer(RowPerPixel(), IntakeLimits(3, 2000, 400)))
+    api = Api(folder, images=ImagePreparer(RowPerPixel(IMAGE_TOKEN_ID), IntakeLimits(3, 2000, 400)))
     api.engine.max_image_rows = 1000
     error = refused(api, CHAT, {"messages": [said(picture(8, 8, 0), TEXT)]})
     assert error["code"] == "context_length_exceeded"
@@ -173,7 +155,7 @@ def test_a_placeholder_without_an_image_is_refused(api, path, body, param):
 def test_a_template_that_leaves_images_out_is_found_out(tmp_path):
     save_image_tokenizer(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role }}{% endfor %}")
-    api = Api(tmp_path, images=ImagePreparer(RowPerPixel(), IntakeLimits(3, 2000, 400)))
+    api = Api(tmp_path, images=ImagePreparer(RowPerPixel(IMAGE_TOKEN_ID), IntakeLimits(3, 2000, 400)))
     assert "0 times for 1 images" in refused(api, CHAT, {"messages": [said(picture(1, 1, 0))]})["message"]
 
 
