@@ -87,7 +87,7 @@ class GeneratorSettings(ModelSettings):
         40_000_000,
         ge=1,
         le=2**27,
-        description="Largest accepted image in pixels, width times height, as its header has them; decoding takes some 8 bytes "
+        description="Largest accepted image in pixels, width times height, as its header has them; decoding takes up to 20 bytes "
         "for each.",
     )
     lora: RepeatedStr = Field(

@@ -55,6 +55,21 @@ def test_damaged_bytes_never_raise_anything_else(kind, damages):
     try_decode(kind, bytes(data))
 
 
+@pytest.mark.filterwarnings("error")
+def test_damaged_exif_data_leave_the_image_as_it_is_without_a_warning():
+    upright, broken = (saved(PIXELS, "JPEG", exif=exif) for exif in (b"", EXIF.tobytes()[:-9]))
+    assert b"Exif" in broken
+    np.testing.assert_array_equal(try_decode(ImageKind.JPEG, broken), try_decode(ImageKind.JPEG, upright))
+
+
+def test_a_photo_with_a_second_picture_in_it_is_the_first():
+    file = saved(
+        Image.new("RGB", (4, 3), "red"), "MPO", save_all=True, append_images=[Image.new("RGB", (4, 3), "blue")]
+    )
+    red, _, blue = try_decode(ImageKind.JPEG, file)[0, 0]
+    assert (red > 250, blue < 5) == (True, True)
+
+
 def test_a_small_file_with_very_many_pixels_is_refused_by_its_header():
     file = png(np.zeros((12_000, 12_000, 1), np.uint8), 1)
     assert len(file) < 100_000
