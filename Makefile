@@ -17,7 +17,7 @@ SOURCES := services shared tools tests examples $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup up down demo models fmt lint docs type arch test test-containers check test-gpu bench bench-gpu bench-kernels pins clean
+.PHONY: help setup up down demo models fmt lint docs type arch test test-containers test-clients check test-gpu bench bench-gpu bench-kernels pins clean
 
 # $(call install,EXTRAS): torch first and alone, so that TORCH_INDEX_URL is asked for nothing else.
 define install
@@ -89,6 +89,14 @@ test: $(VENV)/.dev models ## run every test that needs no GPU
 test-containers: ## build the CPU images and try the whole stack in containers; skips where there is no engine
 	@exec $(PYTHON) -m tests.containers
 
+# Their versions are theirs: an environment of its own, so that they meet none of ours.
+test-clients: $(VENV)/.dev models ## try clients of other projects (Cohere, LangChain, LlamaIndex, OpenAI for Node) against the suite
+	$(PYTHON) -m venv .run/clients
+	.run/clients/bin/python -m pip install --quiet cohere langchain-openai langchain-cohere \
+	  llama-index-embeddings-openai-like llama-index-postprocessor-cohere-rerank llama-index-postprocessor-jinaai-rerank
+	if command -v npm >/dev/null; then mkdir -p .run/clients/node && npm install --silent --prefix .run/clients/node openai; fi
+	$(VPY) -m pytest tests/clients $(ARGS)
+
 check: lint type arch test test-containers ## everything that CI runs
 
 # On a GPU machine with an environment of its own: no .venv, no pytest plug-in that it may lack, and only the tests that need no
@@ -104,6 +112,7 @@ bench: $(VENV)/.dev models ## run the CPU benchmarks
 	$(VPY) -m benchmarks.serving.rerank
 	$(VPY) -m benchmarks.serving.gateway
 	$(VPY) -m benchmarks.serving.memory
+	$(VPY) -m benchmarks.serving.encoder_memory
 
 bench-kernels: ## time the kernels alone on a GPU, with PYTHON and no .venv; ARGS takes --out DIR and --rows PATTERN
 	$(PYTHON) -m benchmarks.kernels $(ARGS)

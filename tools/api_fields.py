@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from shared.contracts.adapters import LoadAdapterRequest, PinAdapterRequest, UnloadAdapterRequest
 from shared.contracts.chat import ChatRequest
+from shared.contracts.cohere_embed import CohereEmbedRequest
 from shared.contracts.completions import CompletionRequest
 from shared.contracts.content import ImagePart, ImageUrl, TextPart
 from shared.contracts.conversation import ChatMessage, FunctionCall, ToolCall
@@ -42,6 +43,7 @@ ENDPOINTS: dict[str, type[WireModel]] = {
     "/v1/unload_lora_adapter": UnloadAdapterRequest,
     "/v1/pin_lora_adapter": PinAdapterRequest,
     "/v1/embeddings": EmbeddingRequest,
+    "/v1/embed, /v2/embed": CohereEmbedRequest,
     "/v1/rerank, /rerank, /v2/rerank": RerankRequest,
     "/rerank, /v1/rerank, /v2/rerank": TeiRerankRequest,
     "/score": ScoreRequest,

@@ -66,7 +66,7 @@ def main() -> None:
     options, extra = parser.parse_known_args()
     texts = make_texts(options.texts)
     peer = load_peer(options.model, options.threads)
-    few = texts[:32]
+    few, many = texts[:32], make_texts(64 * 16, seed=1)
     embedder = service("embedder", "--model", options.model, "--num-threads", str(options.threads), *extra)
     gateway = service("gateway", "--embedder-url", embedder.url, started_path="/health")
     with running(embedder, gateway) as pids:
@@ -82,6 +82,7 @@ def main() -> None:
             f"{len(texts) // 32} x 32, 8 clients": (partial(ask, texts, 32, 8, "base64"), peer_all),
             "32 x 1, one after another": (partial(ask, few, 1, 1, "base64"), peer_each),
             "32 x 1, 8 clients": (partial(ask, few, 1, 8, "base64"), peer_each),
+            "64 x 16, 64 clients": (partial(ask, many, 16, 64, "base64"), partial(encode_each, peer, many, 16)),
         }
         measure(cases, options.rounds, server)
 
@@ -96,10 +97,10 @@ def load_peer(model: str, num_threads: int) -> Any:
     return SentenceTransformer(model, device="cpu")
 
 
-def encode_each(peer: Any, texts: Sequence[str]) -> None:
-    """The peer on one text after another."""
-    for text in texts:
-        peer.encode(text, show_progress_bar=False)
+def encode_each(peer: Any, texts: Sequence[str], per_call: int = 1) -> None:
+    """The peer on one request after another, as a server of one call at a time would have it."""
+    for start in range(0, len(texts), per_call):
+        peer.encode(list(texts[start : start + per_call]), show_progress_bar=False)
 
 
 def measure(

@@ -6,6 +6,7 @@ Called by `__main__` and by tests. Torch is imported by the model thread, when i
 from fastapi import FastAPI
 
 from services.embedder.api import embeddings_router
+from services.embedder.cohere import cohere_router
 from services.embedder.metrics import EmbedderMetrics
 from services.embedder.settings import EmbedderSettings
 from shared.http.app import make_app
@@ -30,5 +31,5 @@ def make_embedder_app(settings: EmbedderSettings, lifecycle: Lifecycle) -> FastA
         metrics.base,
         readiness=handle.readiness,
         lifespan=handle.lifespan,
-        routers=[embeddings_router(handle), handle.models_router()],
+        routers=[embeddings_router(handle), cohere_router(handle), handle.models_router()],
     )

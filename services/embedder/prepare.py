@@ -1,6 +1,6 @@
 """From an embedding request to token ids, off the event loop; what the model does not support is refused here by name.
 
-Called by `api`. Must not import torch.
+Called by the routes. Must not import torch.
 """
 
 from collections.abc import Mapping
@@ -28,11 +28,7 @@ def prepare_inputs(request: EmbeddingRequest, preparer: TextPreparer) -> Prepare
         InvalidRequestError: a field asks for what is not possible; names it.
     """
     texts, sequences = _split(request)
-    num_inputs = len(texts) + len(sequences)
-    if num_inputs == 0:
-        raise InvalidRequestError("input is an empty list", param="input")
-    if num_inputs > MAX_INPUTS:
-        raise InvalidRequestError(f"input has {num_inputs} entries; the limit is {MAX_INPUTS}", param="input")
+    check_count(len(texts) + len(sequences), param="input")
     if request.dimensions is not None:
         preparer.vectors.check(request.dimensions, param="dimensions")
     prompt = _prompt(request, preparer, has_texts=bool(texts))
@@ -40,6 +36,14 @@ def prepare_inputs(request: EmbeddingRequest, preparer: TextPreparer) -> Prepare
     if texts:
         return preparer.from_texts(texts, prompt=prompt, param="input", truncate=truncate)
     return preparer.from_token_ids(sequences, param="input", truncate=truncate)
+
+
+def check_count(num_inputs: int, *, param: str) -> None:
+    """Refuse an empty list, and one that is too long for one request."""
+    if num_inputs == 0:
+        raise InvalidRequestError(f"{param} is an empty list", param=param)
+    if num_inputs > MAX_INPUTS:
+        raise InvalidRequestError(f"{param} has {num_inputs} entries; the limit is {MAX_INPUTS}", param=param)
 
 
 def _prompt(request: EmbeddingRequest, preparer: TextPreparer, *, has_texts: bool) -> str:

@@ -1,6 +1,6 @@
 """The embedder's answer as JSON bytes, written directly: a thousand vectors are too many to go through a contract one by one.
 
-Called by `api`, off the event loop. The bytes are those of an `EmbeddingResponse`, which a test checks.
+Called by the routes, off the event loop. The bytes are those of an `EmbeddingResponse`, which a test checks.
 """
 
 from base64 import b64encode
@@ -35,6 +35,11 @@ def render_embeddings(
     rest = b'"model":%s,"usage":%s' % (to_json(model), usage.model_dump_json().encode())
     cut = b',"truncated":%s' % to_json(list(truncated)) if truncated else b""
     return b'{"object":"list","data":[' + items + b"]," + rest + cut + b"}"
+
+
+def vector_list(rows: Rows, encoding_format: EncodingFormat) -> bytes:
+    """JSON of a list of vectors, each a list of floats or base64 of little-endian float32."""
+    return b"[" + b",".join(_vectors(rows, encoding_format)) + b"]"
 
 
 def _vectors(rows: Rows, encoding_format: EncodingFormat) -> list[bytes]:

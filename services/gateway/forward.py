@@ -92,11 +92,11 @@ class Forwarder:
         connect_until = asyncio.get_running_loop().time() + self._settings.connect_timeout_s
         failure: ServiceError | None = None
         tried: list[Replica] = []
-        while (replica := self._balancer.choose(inbound.service, tried)) is not None:
+        while (replica := self._balancer.choose(replicas := self._balancer.candidates(inbound), tried)) is not None:
             if tried:
                 self._metrics.retries.labels(inbound.service).inc()
             tried.append(replica)
-            is_last = len(tried) >= len(self._upstreams.replicas(inbound.service))
+            is_last = len(tried) >= len(replicas)
             try:
                 answer = await self._attempt(inbound, replica, _share(connect_until, is_last=is_last))
             except UpstreamUnavailableError as error:

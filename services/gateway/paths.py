@@ -16,15 +16,19 @@ class Service(StrEnum):
     RERANKER = "reranker"
 
 
+LOAD_ADAPTER_PATH = "/v1/load_lora_adapter"
+
 POST_PATHS: dict[str, Service] = {
     "/v1/completions": Service.GENERATOR,
     "/v1/chat/completions": Service.GENERATOR,
     "/tokenize": Service.GENERATOR,
     "/detokenize": Service.GENERATOR,
-    "/v1/load_lora_adapter": Service.GENERATOR,
+    LOAD_ADAPTER_PATH: Service.GENERATOR,
     "/v1/unload_lora_adapter": Service.GENERATOR,
     "/v1/pin_lora_adapter": Service.GENERATOR,
     "/v1/embeddings": Service.EMBEDDER,
+    "/v1/embed": Service.EMBEDDER,
+    "/v2/embed": Service.EMBEDDER,
     "/v1/rerank": Service.RERANKER,
     "/rerank": Service.RERANKER,
     "/v2/rerank": Service.RERANKER,
@@ -34,7 +38,7 @@ POST_PATHS: dict[str, Service] = {
 GET_PATHS: dict[str, Service] = {"/v1/adapters": Service.GENERATOR}
 SERVICE_OF_PATH: dict[str, Service] = POST_PATHS | GET_PATHS
 
-ADMIN_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/pin_lora_adapter"})
+ADMIN_PATHS = frozenset({LOAD_ADAPTER_PATH, "/v1/unload_lora_adapter", "/v1/pin_lora_adapter"})
 """They change a server; they need the admin key and are never sent twice."""
 
 TASK_OF_SERVICE: dict[Service, Task] = {

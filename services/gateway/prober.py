@@ -5,8 +5,10 @@ Runs as one task of the lifespan; writes through `Upstreams`. It is what brings 
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
 
@@ -21,6 +23,9 @@ from shared.observability.logging import get_logger
 log = get_logger(__name__)
 _MAX_BYTES = 8 * 2**20
 
+MODELS_AGE_S = 10.0
+"""How old may be what is known of a replica's models: adapters come and go while it runs."""
+
 
 class Prober:
     """Looks at replicas, each look bounded by `timeout_s`."""
@@ -30,6 +35,7 @@ class Prober:
         self._http = http
         self._auth = auth
         self._timeout_s = timeout_s
+        self._asked_at: WeakKeyDictionary[Replica, float] = WeakKeyDictionary()
 
     async def run(self, interval_s: float) -> None:
         """Look at all replicas once every interval, for ever."""
@@ -54,10 +60,15 @@ class Prober:
             self._upstreams.note_state(replica, _state(status, body))
         if replica.state is not before:
             log.info("replica_state", upstream=service, address=replica.origin.address, state=replica.state)
-        if replica.state is ReplicaState.READY and (before is not ReplicaState.READY or not replica.models):
+        if replica.state is ReplicaState.READY and (before is not ReplicaState.READY or self._is_stale(replica)):
             await self._ask_models(replica, self._auth.own)
 
+    def _is_stale(self, replica: Replica) -> bool:
+        asked_at = self._asked_at.get(replica)
+        return not replica.models or asked_at is None or time.monotonic() - asked_at > MODELS_AGE_S
+
     async def _ask_models(self, replica: Replica, authorization: bytes | None) -> None:
+        self._asked_at[replica] = time.monotonic()
         try:
             status, body = await self._get(replica, b"/v1/models", authorization)
         except ServiceError:

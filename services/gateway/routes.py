@@ -12,7 +12,7 @@ from services.gateway.forward import Forwarder
 from services.gateway.inbound import Inbound
 from services.gateway.paths import GET_PATHS, POST_PATHS
 from services.gateway.prober import Prober
-from services.gateway.routing import check_model
+from services.gateway.routing import check_adapter_name, check_model
 from services.gateway.upstreams import Upstreams
 from shared.contracts.models import ModelEntry, ModelList
 from shared.errors import ModelNotFoundError
@@ -32,6 +32,7 @@ class ForwardRoute:
         timeout_s = seconds_left(Headers(scope=scope))
         inbound = await Inbound.read(scope, receive)
         check_model(inbound, self._upstreams)
+        check_adapter_name(inbound, self._upstreams)
         await self._forwarder.run(inbound, scope, receive, send, timeout_s)
 
 

@@ -1,25 +1,31 @@
 """Where a request goes: is the model right for the path, and which replica of the service takes it.
 
-Pure decisions over `Upstreams`; no I/O. The path fixes the service; the model is only looked at to explain a mistake.
+Pure decisions over `Upstreams`; no I/O. The path fixes the service; the model is looked at to explain a mistake, and where
+the replicas of a service do not all serve the same.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from itertools import count
 
 from pydantic import BaseModel, ValidationError
 
 from services.gateway.inbound import Inbound
-from services.gateway.paths import ADMIN_PATHS, PATHS_OF_TASK, TASK_OF_SERVICE, Service
+from services.gateway.paths import ADMIN_PATHS, LOAD_ADAPTER_PATH, PATHS_OF_TASK, TASK_OF_SERVICE
 from services.gateway.upstreams import Replica, ReplicaState, Upstreams
 from shared.errors import InvalidRequestError
 
 _MODEL_KEY = b'"model"'
-_MODEL_VALUE = re.compile(rb'\s*:\s*"([^"\\]*)"')
+_LORA_KEY = b'"lora"'
+_VALUE = re.compile(rb'\s*:\s*"([^"\\]*)"')
 
 
 class _NamesModel(BaseModel):
     model: str | None = None
+
+
+class _NamesAdapter(BaseModel):
+    lora_name: str | None = None
 
 
 def check_model(inbound: Inbound, upstreams: Upstreams) -> None:
@@ -47,6 +53,25 @@ def check_model(inbound: Inbound, upstreams: Upstreams) -> None:
         )
 
 
+def check_adapter_name(inbound: Inbound, upstreams: Upstreams) -> None:
+    """Refuse to load an adapter under the name of another service's model, which clients could then not tell apart.
+
+    Raises:
+        InvalidRequestError: names the model's task.
+    """
+    if inbound.path != LOAD_ADAPTER_PATH:
+        return
+    try:
+        name = _NamesAdapter.model_validate_json(inbound.body).lora_name
+    except ValidationError:
+        return
+    service = None if name is None else upstreams.service_of_model(name)
+    if service is not None and service is not inbound.service:
+        raise InvalidRequestError(
+            f"lora_name: {name!r} is a model of the task {TASK_OF_SERVICE[service]!r}", param="lora_name"
+        )
+
+
 class Balancer:
     """Chooses replicas: ready ones first, then the fewest requests in flight, ties in turn."""
 
@@ -54,17 +79,31 @@ class Balancer:
         self._upstreams = upstreams
         self._turn = count()
 
-    def choose(self, service: Service, tried: Collection[Replica]) -> Replica | None:
+    def candidates(self, inbound: Inbound) -> list[Replica]:
+        """The replicas that may answer: all of the service, or where some of them are known to serve what is named, those.
+
+        Names are what the body's bytes show beside a key "model" or "lora". One that no replica is known to serve says nothing:
+        it may be new, and if it is not, any replica answers 404. A replica of which nothing is known yet may serve anything.
+        """
+        replicas = self._upstreams.replicas(inbound.service)
+        if len({replica.model_names for replica in replicas}) < 2:
+            return replicas
+        for name in (*_values(inbound.body, _LORA_KEY), *_values(inbound.body, _MODEL_KEY)):
+            if any(name in replica.model_names for replica in replicas):
+                replicas = [replica for replica in replicas if name in replica.model_names or not replica.models]
+        return replicas
+
+    def choose(self, replicas: Collection[Replica], tried: Collection[Replica]) -> Replica | None:
         """The replica to try next, or None when all were tried.
 
-        A service without a ready replica is tried all the same, best state first: what is known may be a second old, and so
-        traffic resumes with the first request that gets through.
+        Where none is ready they are tried all the same, best state first: what is known may be a second old, and so traffic
+        resumes with the first request that gets through.
         """
-        replicas = [replica for replica in self._upstreams.replicas(service) if replica not in tried]
-        if not replicas:
+        left = [replica for replica in replicas if replica not in tried]
+        if not left:
             return None
-        start = next(self._turn) % len(replicas)
-        return min(replicas[start:] + replicas[:start], key=_cost)
+        start = next(self._turn) % len(left)
+        return min(left[start:] + left[:start], key=_cost)
 
 
 _ORDER = {state: position for position, state in enumerate(ReplicaState)}
@@ -75,12 +114,15 @@ def _cost(replica: Replica) -> tuple[int, int]:
 
 
 def _may_name_other_task(inbound: Inbound, upstreams: Upstreams) -> bool:
-    at = inbound.body.find(_MODEL_KEY)
+    services = map(upstreams.service_of_model, _values(inbound.body, _MODEL_KEY))
+    return any(service is not None and service is not inbound.service for service in services)
+
+
+def _values(body: bytes, key: bytes) -> Iterator[str]:
+    """Strings that stand behind `key` in the bytes of a JSON object or inside of it."""
+    at = body.find(key)
     while at >= 0:
-        value = _MODEL_VALUE.match(inbound.body, at + len(_MODEL_KEY))
+        value = _VALUE.match(body, at + len(key))
         if value is not None:
-            service = upstreams.service_of_model(value[1].decode("utf-8", "replace"))
-            if service is not None and service is not inbound.service:
-                return True
-        at = inbound.body.find(_MODEL_KEY, at + len(_MODEL_KEY))
-    return False
+            yield value[1].decode("utf-8", "replace")
+        at = body.find(key, at + len(key))

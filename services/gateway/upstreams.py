@@ -48,6 +48,7 @@ class Replica:
     num_in_flight: int = 0
     num_timeouts: int = 0
     models: tuple[ModelEntry, ...] = field(default=())
+    model_names: frozenset[str] = frozenset()
 
 
 class Upstreams:
@@ -118,6 +119,7 @@ class Upstreams:
     def note_models(self, replica: Replica, models: Iterable[ModelEntry]) -> None:
         """`replica` said that it serves `models`."""
         replica.models = tuple(models)
+        replica.model_names = frozenset(model.id for model in replica.models)
         self._note_models()
 
     def _note_models(self) -> None:

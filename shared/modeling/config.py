@@ -11,7 +11,16 @@ from shared.modeling.config_reader import ConfigReader
 from shared.modeling.config_refusals import refuse_unsupported
 from shared.modeling.families import FAMILIES, Family, Windows
 from shared.modeling.rope_config import RopeConfig, read_rope_config
-from shared.modeling.vision_families import VISION_FAMILIES, VisionFamily, architecture_in, text_config, vision_family
+from shared.modeling.vision_families import (
+    BARE,
+    VISION_FAMILIES,
+    WITH_HEAD,
+    TensorNames,
+    VisionFamily,
+    architecture_in,
+    text_config,
+    vision_family,
+)
 from shared.settings.errors import ModelFolderError
 
 
@@ -64,6 +73,11 @@ class DecoderConfig:
     vision: VisionFamily | None = None
 
     @property
+    def tensor_names(self) -> tuple[TensorNames, ...]:
+        """How folders of this model may name its tensors; the first is how its modules are named."""
+        return (WITH_HEAD, BARE) if self.vision is None else self.vision.names
+
+    @property
     def q_size(self) -> int:
         """Width of all query heads together."""
         return self.num_heads * self.head_dim
@@ -91,7 +105,7 @@ def read_decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
     hidden_size = reader.integer("hidden_size")
     head_dim = reader.optional_int("head_dim") or hidden_size // num_heads
     max_positions = reader.integer("max_position_embeddings")
-    rope = read_rope_config(config, head_dim, family.default_theta, max_positions)
+    rope = read_rope_config(config, head_dim, family.default_theta, max_positions, family.default_sections)
     windows = family.windows(reader, num_layers)
     norm_eps = reader.optional_number("rms_norm_eps")
     return DecoderConfig(

@@ -13,7 +13,7 @@ from torch import Tensor
 from shared.modeling.config import DecoderConfig
 from shared.modeling.decoder import DecoderLayer, DecoderWeights, Linear
 from shared.modeling.load_progress import LoadProgress
-from shared.modeling.vision_families import BARE, WITH_HEAD, TensorNames
+from shared.modeling.vision_families import TensorNames
 from shared.modeling.weights import WeightFiles
 from shared.observability.logging import get_logger
 from shared.settings.errors import ModelFolderError
@@ -63,7 +63,7 @@ def make_random_decoder(config: DecoderConfig, dtype: torch.dtype, device: torch
 
 def _names(config: DecoderConfig, files: WeightFiles) -> TensorNames:
     """How the folder names its tensors; where none of the known namings fits, errors speak in the first."""
-    known = (WITH_HEAD, BARE) if config.vision is None else config.vision.names
+    known = config.tensor_names
     return next((names for names in known if names.prefix + _FINAL_NORM in files), known[0])
 
 

@@ -18,6 +18,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": functional.gelu,
     "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
     "gelu_pytorch_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "relu": functional.relu,
     "silu": functional.silu,
     "tanh": torch.tanh,

@@ -1,7 +1,7 @@
 """The table of decoder families: architecture named in config.json → what sets it apart from the others.
 
-Read by `config` only; what a folder's config.json says on top of it ends up in `DecoderConfig`. A new family is one row here.
-Where a key is absent from a config.json it means what it means in transformers' configuration class of the family.
+Read by `config` and `vision_families`; what a folder's config.json says on top of it ends up in `DecoderConfig`. A new family is
+one row here. Where a key is absent from a config.json it means what it means in transformers' configuration class of the family.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.modeling.config_reader import ConfigReader
+from shared.modeling.rope_config import Sections
 from shared.settings.errors import ModelFolderError
 
 Windows = tuple[int | None, ...]
@@ -61,11 +62,16 @@ def _windows_by_kind(kinds: Any, window: int | None, num_layers: int) -> Windows
     return tuple(table[kind] for kind in kinds)
 
 
+SIZE_KEYS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+
+
 @dataclass(frozen=True)
 class Family:
     """What sets a family apart.
 
     Attributes:
+        model_type: what a config.json nested in another names it by.
+        sizes: of `SIZE_KEYS`, where a nested config.json leaves them out; one of its own never does.
         qkv_bias: whether q, k and v have biases, or the key of config.json that says so.
         o_bias: likewise for the projection after attention.
         mlp_bias: likewise for gate, up and down.
@@ -73,9 +79,12 @@ class Family:
         has_unrotated_layers: `no_rope_layers` says which layers rotate nothing.
         windows: understands the keys about sliding windows.
         default_theta: base of the rotary frequencies where config.json has none.
+        default_sections: what `mrope_section` means where it is absent; None: the family rotates by one position.
         defaults: what else absent keys mean.
     """
 
+    model_type: str
+    sizes: tuple[int, int, int, int, int]
     qkv_bias: bool | str = False
     o_bias: bool | str = False
     mlp_bias: bool | str = False
@@ -83,12 +92,15 @@ class Family:
     has_unrotated_layers: bool = False
     windows: Callable[[ConfigReader, int], Windows] = no_windows
     default_theta: float = 10_000.0
+    default_sections: Sections | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 FAMILIES: Mapping[str, Family] = {
     # Llama 2 and 3 (arXiv:2307.09288, 2407.21783), and what has their architecture: SmolLM and SmolLM2, TinyLlama, Yi.
     "LlamaForCausalLM": Family(
+        model_type="llama",
+        sizes=(4096, 11_008, 32, 32, 32_000),
         qkv_bias="attention_bias",
         o_bias="attention_bias",
         mlp_bias="mlp_bias",
@@ -96,11 +108,15 @@ FAMILIES: Mapping[str, Family] = {
     ),
     # Mistral 7B, arXiv:2310.06825.
     "MistralForCausalLM": Family(
+        model_type="mistral",
+        sizes=(4096, 14_336, 32, 32, 32_000),
         windows=same_window,
         defaults={"max_position_embeddings": 131_072, "num_key_value_heads": 8, "sliding_window": 4096},
     ),
     # Qwen2 and Qwen2.5, arXiv:2407.10671, 2412.15115.
     "Qwen2ForCausalLM": Family(
+        model_type="qwen2",
+        sizes=(4096, 22_016, 32, 32, 151_936),
         qkv_bias=True,
         windows=windows_by_layer,
         defaults={
@@ -110,8 +126,26 @@ FAMILIES: Mapping[str, Family] = {
             "max_window_layers": 28,
         },
     ),
+    # The decoder inside of Qwen2-VL and Qwen2.5-VL, arXiv:2409.12191, 2502.13923.
+    "Qwen2VLTextModel": Family(
+        model_type="qwen2_vl_text",
+        sizes=(8192, 29_568, 80, 64, 152_064),
+        qkv_bias=True,
+        windows=windows_by_layer,
+        default_theta=1_000_000.0,
+        default_sections=(16, 24, 24),
+        defaults={
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 32_768,
+            "rms_norm_eps": 1e-5,
+            "sliding_window": 4096,
+            "max_window_layers": 80,
+        },
+    ),
     # Qwen3, arXiv:2505.09388, the dense models.
     "Qwen3ForCausalLM": Family(
+        model_type="qwen3",
+        sizes=(4096, 22_016, 32, 32, 151_936),
         qkv_bias="attention_bias",
         o_bias="attention_bias",
         has_qk_norm=True,
@@ -126,6 +160,8 @@ FAMILIES: Mapping[str, Family] = {
     ),
     # SmolLM3: every fourth layer without rotation, "RoPE to NoPE and Back Again", arXiv:2501.18795.
     "SmolLM3ForCausalLM": Family(
+        model_type="smollm3",
+        sizes=(2048, 11_008, 36, 16, 128_256),
         qkv_bias="attention_bias",
         o_bias="attention_bias",
         mlp_bias="mlp_bias",

@@ -8,7 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shared.modeling.families import FAMILIES, SIZE_KEYS
 from shared.settings.errors import ModelFolderError
+
+HEAD = "lm_head"
+"""Place of the head, which stands beside the decoder and not in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +21,16 @@ class TensorNames:
 
     prefix: str
     head: str = "lm_head.weight"
+
+    def place(self, name: str) -> str | None:
+        """The part of a module's name that does not depend on the folder, such as `layers.0.mlp.up_proj`; None: not named so."""
+        if name == self.head.removesuffix(".weight"):
+            return HEAD
+        return name.removeprefix(self.prefix) if name.startswith(self.prefix) else None
+
+    def name(self, place: str) -> str:
+        """The other way round."""
+        return self.head.removesuffix(".weight") if place == HEAD else self.prefix + place
 
 
 BARE = TensorNames("")
@@ -50,26 +64,16 @@ VISION_FAMILIES: Mapping[str, VisionFamily] = {
         names=(_LANGUAGE_MODEL, _WHOLE_LANGUAGE_MODEL),
         foreign=("model.vision_tower.", "model.multi_modal_projector.", "vision_tower.", "multi_modal_projector."),
     ),
+    # Qwen2-VL, arXiv:2409.12191, and Qwen2.5-VL, arXiv:2502.13923.
+    **dict.fromkeys(
+        ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
+        VisionFamily(
+            names=(_LANGUAGE_MODEL, WITH_HEAD), foreign=("model.visual.", "visual."), decoder="Qwen2VLTextModel"
+        ),
+    ),
 }
 
-_BY_MODEL_TYPE = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "smollm3": "SmolLM3ForCausalLM",
-}
-"""`model_type` of a decoder inside → its architecture."""
-
-_SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-_DEFAULT_SIZES: Mapping[str, tuple[int, ...]] = {
-    "LlamaForCausalLM": (4096, 11_008, 32, 32, 32_000),
-    "MistralForCausalLM": (4096, 14_336, 32, 32, 32_000),
-    "Qwen2ForCausalLM": (4096, 22_016, 32, 32, 151_936),
-    "Qwen3ForCausalLM": (4096, 22_016, 32, 32, 151_936),
-    "SmolLM3ForCausalLM": (2048, 11_008, 36, 16, 128_256),
-}
-"""Sizes of transformers' configuration classes. A nested config leaves out what equals them; one of its own never does."""
+_BY_MODEL_TYPE = {family.model_type: name for name, family in FAMILIES.items()}
 
 _OF_THE_WHOLE = ("dtype", "torch_dtype", "eos_token_id", "quantization_config", "compression_config")
 """Keys that hold for the decoder too and, where both have one, before its own."""
@@ -101,17 +105,17 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(nested, dict):
         raise ModelFolderError("config.json: text_config is not an object")
     architecture = family.decoder or _decoder_of(nested)
-    own = {**_default_sizes(family, architecture), **(nested or config)}
+    own = {**_defaults(architecture), **(nested or config)}
     merged = {**own, **_of_the_whole(config), "architectures": [architecture]}
     if config.get("tie_word_embeddings"):  # either may say so
         merged["tie_word_embeddings"] = True
     return merged
 
 
-def _default_sizes(family: VisionFamily, architecture: str) -> dict[str, int]:
-    if family.decoder is not None:
-        return {}
-    return dict(zip(_SIZES, _DEFAULT_SIZES[architecture], strict=True))
+def _defaults(architecture: str) -> dict[str, Any]:
+    """A nested config leaves out what its configuration class has as a default, sizes too."""
+    decoder = FAMILIES[architecture]
+    return {**decoder.defaults, **dict(zip(SIZE_KEYS, decoder.sizes, strict=True))}
 
 
 def _of_the_whole(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +123,7 @@ def _of_the_whole(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decoder_of(nested: Mapping[str, Any]) -> str:
-    architecture = architecture_in(nested, _DEFAULT_SIZES) or _BY_MODEL_TYPE.get(str(nested.get("model_type")))
+    architecture = architecture_in(nested, FAMILIES) or _BY_MODEL_TYPE.get(str(nested.get("model_type")))
     if architecture is None:
         declared = nested.get("architectures") or nested.get("model_type") or "(none)"
         raise ModelFolderError(

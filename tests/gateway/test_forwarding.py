@@ -141,6 +141,23 @@ def test_a_model_of_another_task_is_explained(suite: Suite) -> None:
     assert not suite.generator.calls + suite.embedder.calls + suite.reranker.calls
 
 
+def test_an_adapter_may_not_have_the_name_of_another_services_model(suite: Suite) -> None:
+    suite.ready(admin_api_key="a")
+    headers = {"authorization": "Bearer a"}
+
+    def load(name: object) -> httpx.Response:
+        body = {"lora_name": name, "lora_path": "folder"}
+        return suite.client.post("/v1/load_lora_adapter", json=body, headers=headers)
+
+    for name in ("emb", "rer"):
+        response = load(name)
+        assert (response.status_code, error_of(response)["param"]) == (400, "lora_name")
+    assert not suite.generator.calls
+    for name in ("pirate", "gen", None, 3):  # the generator knows its own, and what is no name
+        assert load(name).status_code == 200
+    assert len(suite.generator.calls) == 4
+
+
 def test_all_else_is_left_to_the_service(suite: Suite) -> None:
     suite.ready()
     for body in (

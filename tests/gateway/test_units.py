@@ -5,6 +5,7 @@ import subprocess
 import sys
 from typing import Any
 
+from services.gateway.inbound import Inbound
 from services.gateway.paths import Service
 from services.gateway.resolver import resolve_name
 from services.gateway.routing import Balancer
@@ -20,8 +21,12 @@ def upstreams(*addresses: str) -> Upstreams:
     return made
 
 
+def inbound(body: bytes = b"{}") -> Inbound:
+    return Inbound(Service.EMBEDDER, "POST", "/v1/embeddings", b"/v1/embeddings", [], body)
+
+
 def chosen(balancer: Balancer, *tried: Replica) -> str | None:
-    replica = balancer.choose(Service.EMBEDDER, tried)
+    replica = balancer.choose(balancer.candidates(inbound()), tried)
     return None if replica is None else replica.origin.address
 
 
@@ -37,7 +42,32 @@ def test_balancer() -> None:
     assert chosen(balancer, c) == "b"
     assert chosen(balancer, b, c) == "a"
     assert chosen(balancer, a, b, c) is None
-    assert balancer.choose(Service.GENERATOR, ()) is None
+    assert balancer.choose([], ()) is None
+
+
+def test_where_replicas_serve_different_models_those_with_the_named_one_are_asked() -> None:
+    state = upstreams("text", "vision", "new")
+    text, vision, new = state.replicas(Service.EMBEDDER)
+    for replica, names in ((text, ["llm", "pirate"]), (vision, ["llm", "vlm"])):
+        state.note_models(replica, [ModelEntry(id=name, created=1, task="embed", max_model_len=1) for name in names])
+    everyone, balancer = [text, vision, new], Balancer(state)
+    bodies: dict[bytes, list[Replica]] = {
+        b"{}": everyone,
+        b'{"model": "llm"}': everyone,
+        b'{"model": "vlm"}': [vision, new],
+        b'{"model" :\t"pirate"}': [text, new],
+        b'{"model": "llm", "lora": "pirate"}': [text, new],
+        b'{"model": "unknown", "lora": null}': everyone,
+        b'{"tools": [{"model": "unknown"}], "model": "vlm"}': [vision, new],
+        b'\xff"model": 3 "lora"': everyone,
+    }
+    assert {body: balancer.candidates(inbound(body)) for body in bodies} == bodies
+    state.note_state(vision, ReplicaState.DOWN)
+    state.note_models(new, [ModelEntry(id="llm", created=1, task="embed", max_model_len=1)])
+    assert balancer.candidates(inbound(b'{"model": "vlm"}')) == [vision], (
+        "the others would say that there is no such model"
+    )
+    assert set(balancer.candidates(inbound(b'{"model": "llm"}'))) == set(everyone)
 
 
 def test_states() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from services.generator.adapters.adapter_files import AdapterFiles
 from services.generator.adapters.folder_files import refusal
-from services.generator.adapters.modules import EMBEDDING, HEAD, AdapterTarget
+from services.generator.adapters.modules import AdapterTarget
 from shared.modeling.weights import WeightFiles
 
 _KEY = re.compile(
@@ -38,7 +38,7 @@ def find_copies(names: list[str], files: AdapterFiles, target: AdapterTarget) ->
     if target.base_folder is None:
         raise _stray(names[0])
     with WeightFiles(target.base_folder) as base:
-        return tuple(_find(name, files.shape(name), base) for name in names)
+        return tuple(_find(name, files.shape(name), base, target) for name in names)
 
 
 def check_copies(copies: tuple[BaseCopy, ...], files: AdapterFiles, target: AdapterTarget) -> None:
@@ -59,24 +59,17 @@ def check_copies(copies: tuple[BaseCopy, ...], files: AdapterFiles, target: Adap
                 )
 
 
-def _find(name: str, shape: tuple[int, ...], base: WeightFiles) -> BaseCopy:
+def _find(name: str, shape: tuple[int, ...], base: WeightFiles, target: AdapterTarget) -> BaseCopy:
     match = _KEY.fullmatch(name)
     if match is None:
         raise _stray(name)
-    module = match["module"]
-    known = [f"{each}.{match['leaf']}" for each in _names_in_base(module)]
+    known = [f"{each}.{match['leaf']}" for each in target.names_in_base(match["module"])]
     found = next((each for each in known if each in base), None)
     if found is None:
         raise _stray(name)
     if base.shape(found) != shape:
         raise refusal(name, f"is {shape}, the base model's {found} is {base.shape(found)}")
     return BaseCopy(name, found)
-
-
-def _names_in_base(module: str) -> list[str]:
-    """What a base folder, saved with its head or without, may call the module; a tied head is the embedding."""
-    others = [EMBEDDING] if module == HEAD else []
-    return [name for each in (module, *others) for name in (each, f"model.{each}", each.removeprefix("model."))]
 
 
 def _stray(name: str) -> Exception:

@@ -10,9 +10,10 @@ from pathlib import Path
 import torch
 
 from shared.modeling.config import DecoderConfig
+from shared.modeling.vision_families import BARE, HEAD, WITH_HEAD, TensorNames
 
-EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
-"""Full names of the modules that belong to no layer."""
+EMBEDDING = "embed_tokens"
+"""Place of the embedding, which belongs to no layer, as the head does."""
 
 GroupKey = tuple[int | None, str]
 """(layer, name of the fused projection); the embedding and the head belong to no layer."""
@@ -69,6 +70,8 @@ class AdapterTarget:
         shapes: its fused projections, see `group_shapes`.
         max_rank: ranks that a slot of the bank has room for.
         dtype: of the bank.
+        names: how an adapter's or the base's files may name modules of the decoder; the first is how the model itself does.
+        foreign: beginnings of the names of modules outside of the decoder, such as a vision tower's, which cannot be adapted.
         outer: groups outside of the layers, see `outer_shapes`.
         base_folder: its weights, with which tensors that look like copies are compared; None has all of them refused.
         is_strict_base: whether an adapter that names another base is refused.
@@ -81,6 +84,8 @@ class AdapterTarget:
     max_rank: int
     dtype: torch.dtype
     outer: Mapping[str, GroupShape] = field(default_factory=dict)
+    names: tuple[TensorNames, ...] = (WITH_HEAD, BARE)
+    foreign: tuple[str, ...] = ()
     base_folder: Path | None = None
     is_strict_base: bool = False
     targets: frozenset[str] | None = None
@@ -88,6 +93,19 @@ class AdapterTarget:
     def has_room_for(self, module: str) -> bool:
         """Whether the bank holds adapters of the module with this full name."""
         return self.targets is None or module.rpartition(".")[2] in self.targets
+
+    def full_name(self, module: str) -> str:
+        """The name in the model, which patterns are written for, of a module that an adapter's files may name otherwise."""
+        places = (names.place(module) for names in self.names)
+        place = next((place for place in places if place is not None), None)
+        return module if place is None else self.names[0].name(place)
+
+    def names_in_base(self, module: str) -> list[str]:
+        """What the base's folder may call the module; a tied head is the embedding."""
+        place = self.names[0].place(self.full_name(module))
+        others = [module, f"model.{module}", module.removeprefix("model.")]
+        places = [] if place is None else [HEAD, EMBEDDING] if place == HEAD else [place]
+        return [names.name(each) for each in places for names in self.names] + others
 
     def banked_groups(self) -> dict[GroupKey, GroupShape]:
         """What the bank must hold: each group that has a module it has room for."""
@@ -99,7 +117,7 @@ class AdapterTarget:
             module: Place(None, group, 0, shape) for group, shape in self.outer.items() for module in shape.modules
         }
         return outer | {
-            f"model.layers.{layer}.{module}": Place(layer, group, index, shape)
+            self.names[0].name(f"layers.{layer}.{module}"): Place(layer, group, index, shape)
             for layer in range(self.num_layers)
             for group, shape in self.shapes.items()
             for index, module in enumerate(shape.modules)
@@ -120,5 +138,8 @@ def group_shapes(config: DecoderConfig) -> dict[str, GroupShape]:
 
 def outer_shapes(config: DecoderConfig) -> dict[str, GroupShape]:
     """The embedding, whose inputs are token ids, and the head; an adapter on one of two that are tied leaves the other alone."""
-    hidden, vocab = config.hidden_size, config.vocab_size
-    return {"embed": GroupShape((EMBEDDING,), (hidden,), vocab), "head": GroupShape((HEAD,), (vocab,), hidden)}
+    hidden, vocab, names = config.hidden_size, config.vocab_size, config.tensor_names[0]
+    return {
+        "embed": GroupShape((names.name(EMBEDDING),), (hidden,), vocab),
+        "head": GroupShape((names.name(HEAD),), (vocab,), hidden),
+    }

@@ -14,7 +14,7 @@ import torch
 from services.generator.adapters.adapter_files import WEIGHTS, AdapterFiles
 from services.generator.adapters.base_copies import BaseCopy, find_copies
 from services.generator.adapters.folder_files import refusal, shown
-from services.generator.adapters.modules import EMBEDDING, HEAD, AdapterTarget, Place
+from services.generator.adapters.modules import EMBEDDING_KEY, AdapterTarget, Place
 from services.generator.adapters.peft_config import PeftConfig, is_part, read_peft_config
 from services.generator.core.adapters import AdapterReport, ModuleReport, SkippedTensor
 
@@ -84,7 +84,7 @@ def outline(config: PeftConfig, files: AdapterFiles, target: AdapterTarget) -> O
         InvalidRequestError: see `inspect_adapter`.
     """
     places = {module: place for module, place in target.places().items() if config.concerns(module)}
-    sides, others = _sides(files, places)
+    sides, others = _sides(files, target, places)
     if not sides:
         raise refusal(WEIGHTS, "no module of the model matches")
     modules = tuple(_planned(module, sides[module], places[module], config) for module in places if module in sides)
@@ -95,7 +95,9 @@ def outline(config: PeftConfig, files: AdapterFiles, target: AdapterTarget) -> O
     return Outline(modules, copies, tuple(_warnings(config, target, places, sides)))
 
 
-def _sides(files: AdapterFiles, places: Mapping[str, Place]) -> tuple[dict[str, dict[str, str]], list[str]]:
+def _sides(
+    files: AdapterFiles, target: AdapterTarget, places: Mapping[str, Place]
+) -> tuple[dict[str, dict[str, str]], list[str]]:
     """By module the names of its A and B, and all names that are neither."""
     sides: dict[str, dict[str, str]] = {}
     others: list[str] = []
@@ -103,17 +105,15 @@ def _sides(files: AdapterFiles, places: Mapping[str, Place]) -> tuple[dict[str, 
         if files.dtype(name) not in _FLOATS:
             raise refusal(name, f"has dtype {files.dtype(name)}; only {', '.join(_FLOATS)} are supported")
         match = _KEY.fullmatch(name)
-        module = "" if match is None else _full_name(match["module"])
-        if match is None or module not in places or (module == EMBEDDING) != (match["side"] is None):
+        if match is not None and match["module"].startswith(target.foreign):
+            raise refusal(name, "is of the vision tower or the projector; only modules of the decoder can be adapted")
+        module = "" if match is None else target.full_name(match["module"])
+        place = places.get(module)
+        if match is None or place is None or (place.key == EMBEDDING_KEY) != (match["side"] is None):
             others.append(name)
         elif sides.setdefault(module, {}).setdefault(match["side"] or match["embedding_side"], name) != name:
             raise refusal(name, "is there twice")
     return sides, others
-
-
-def _full_name(module: str) -> str:
-    """As the model with its head names it, which is what patterns are written for."""
-    return module if module == HEAD or module.startswith("model.") else f"model.{module}"
 
 
 def _planned(module: str, sides: Mapping[str, str], place: Place, config: PeftConfig) -> PlannedModule:

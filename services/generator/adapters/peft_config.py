@@ -13,8 +13,9 @@ from typing import Any
 
 from services.generator.adapters import peft_values
 from services.generator.adapters.folder_files import read_object, refusal
-from services.generator.adapters.modules import EMBEDDING, HEAD
+from services.generator.adapters.modules import EMBEDDING
 from services.generator.adapters.peft_values import Names
+from shared.modeling.vision_families import HEAD
 
 CONFIG = "adapter_config.json"
 ALL_LINEAR = "all-linear"
@@ -84,7 +85,7 @@ class PeftConfig:
         if _names(self.exclude_modules, module) or any(is_part(module, saved) for saved in self.modules_to_save):
             return False
         if self.target_modules == ALL_LINEAR:
-            return module not in (EMBEDDING, HEAD)
+            return module.rpartition(".")[2] not in (EMBEDDING, HEAD)
         is_named = _names(self.target_modules, module)
         is_named_whole = isinstance(self.target_modules, str) or module in self.target_modules
         return is_named and (is_named_whole or self.layers_to_transform is None or self._is_in_layers(module))

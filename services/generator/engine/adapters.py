@@ -77,6 +77,8 @@ def load_adapters(
         max_rank=settings.max_lora_rank,
         dtype=dtype,
         outer=outer_shapes(config),
+        names=config.tensor_names,
+        foreign=() if config.vision is None else config.vision.foreign,
         base_folder=folder,
         targets=frozenset(settings.lora_targets),
         is_strict_base=settings.strict_adapter_base,

@@ -15,6 +15,7 @@ from PIL import Image
 from services.generator.core.images import Pixels
 from services.generator.images.llava_config import read_llava_config
 from services.generator.images.preprocessor_config import (
+    HARMLESS,
     NAME,
     Scaling,
     processor_type,
@@ -39,13 +40,6 @@ _OF_CLIP: Mapping[str, Any] = {
 }
 _OF_SIGLIP: Mapping[str, Any] = {"size": {"height": 224, "width": 224}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 _DEFAULTS = {"CLIPImageProcessor": _OF_CLIP, "LlavaImageProcessor": _OF_CLIP, "SiglipImageProcessor": _OF_SIGLIP}
-
-_HARMLESS = (
-    *("image_processor_type", "feature_extractor_type", "processor_class", "auto_map", "_valid_processor_keys"),
-    *("do_convert_rgb", "default_to_square", "input_data_format", "return_tensors", "disable_grouping", "device"),
-    *("image_seq_length", "num_additional_image_tokens"),
-)
-"""Keys that say nothing which changes the numbers: names, how arrays are passed, or what config.json says better."""
 
 Size = tuple[int, int]
 """(height, width)"""
@@ -98,10 +92,10 @@ def read_clip_preprocessing(folder: Path) -> ClipPreprocessing:
     cropped = _both_sides("crop_size", crop_size) if reader.boolean("do_center_crop") else None
     _check_crop(size, cropped)
     preprocessing = ClipPreprocessing(size, cropped, _resample(reader), read_scaling(reader))
-    for key, layout in (("data_format", "channels_first"), ("pad_size", None)):
-        if reader.value(key) not in (None, layout):
+    for key, usual in (("data_format", "channels_first"), ("pad_size", None), ("default_to_square", False)):
+        if reader.value(key) not in (None, usual):
             raise ModelFolderError(f"{NAME}: {key} {reader.value(key)} is not supported")
-    reader.refuse_unread(_HARMLESS)
+    reader.refuse_unread(HARMLESS)
     return preprocessing
 
 

@@ -48,6 +48,7 @@ class LlavaConfig:
 
     Attributes:
         image_size: both sides of what the tower sees, in pixels; `patch_size` likewise of a patch.
+        num_stored_layers: layers that the folder has; more than run where the features come from before the last.
         feature_layers: whose outputs, side by side, the projector sees; 0 is what goes into the first layer.
         drops_first_row: the first row of each image is left out, which is the class row where there is one.
         projector_act: activation between the projector's two products.
@@ -62,6 +63,7 @@ class LlavaConfig:
     patch_size: int
     norm_eps: float
     activation: str
+    num_stored_layers: int
     feature_layers: tuple[int, ...]
     drops_first_row: bool
     projector_act: str
@@ -106,6 +108,7 @@ def read_llava_config(config: Mapping[str, Any]) -> LlavaConfig:
     if tower.integer("num_channels") != 3:
         raise ModelFolderError("vision_config: num_channels other than 3 is not supported")
     hidden_size, num_heads = tower.integer("hidden_size"), tower.integer("num_attention_heads")
+    num_layers = tower.integer("num_hidden_layers")
     if hidden_size % num_heads:
         raise ModelFolderError("vision_config: hidden_size is no multiple of num_attention_heads")
     return LlavaConfig(
@@ -118,7 +121,8 @@ def read_llava_config(config: Mapping[str, Any]) -> LlavaConfig:
         patch_size=tower.integer("patch_size"),
         norm_eps=tower.number("layer_norm_eps"),
         activation=_activation(tower, "vision_config: hidden_act", "hidden_act"),
-        feature_layers=_feature_layers(outer.value("vision_feature_layer"), tower.integer("num_hidden_layers")),
+        num_stored_layers=num_layers,
+        feature_layers=_feature_layers(outer.value("vision_feature_layer"), num_layers),
         drops_first_row=_drops_first_row(outer),
         projector_act=_activation(outer, "projector_hidden_act", "projector_hidden_act"),
         has_projector_bias=outer.boolean("multimodal_projector_bias", default=True),

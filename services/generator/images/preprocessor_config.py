@@ -16,6 +16,13 @@ from shared.settings.model_folder import read_json
 
 NAME = "preprocessor_config.json"
 
+HARMLESS = (
+    *("image_processor_type", "feature_extractor_type", "processor_class", "auto_map", "_valid_processor_keys"),
+    *("do_convert_rgb", "default_to_square", "input_data_format", "return_tensors", "disable_grouping", "device"),
+    *("image_seq_length", "num_additional_image_tokens"),
+)
+"""Keys that say nothing which changes the numbers: names, how arrays are passed, or what config.json says better."""
+
 _NESTED, _NESTED_KEY = "processor_config.json", "image_processor"
 _SUFFIXES = ("Fast", "Pil")
 

@@ -7,11 +7,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from services.generator.images.clip_recipe import read_llava_recipe
+from services.generator.images.qwen_recipe import read_qwen_recipe
 from services.generator.images.recipe import ImageRecipe
 from shared.modeling.vision_families import architecture_in
 from shared.settings.model_folder import read_json
 
-RECIPES: Mapping[str, Callable[[Path], ImageRecipe]] = {"LlavaForConditionalGeneration": read_llava_recipe}
+RECIPES: Mapping[str, Callable[[Path], ImageRecipe]] = {
+    "LlavaForConditionalGeneration": read_llava_recipe,
+    "Qwen2VLForConditionalGeneration": read_qwen_recipe,
+    "Qwen2_5_VLForConditionalGeneration": read_qwen_recipe,
+}
 
 
 def read_image_recipe(folder: Path) -> ImageRecipe | None:

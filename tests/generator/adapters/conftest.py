@@ -41,8 +41,17 @@ def make_adapter(base: Path, folder: Path, *, seed: int = 0, **options) -> Path:
 def target_of(base: Path, dtype: torch.dtype = torch.float32) -> AdapterTarget:
     """A bank with room for everything, of ranks up to 8."""
     config = read_decoder_config(json.loads((base / "config.json").read_text()))
-    shapes = group_shapes(config), outer_shapes(config)
-    return AdapterTarget("base", config.num_layers, shapes[0], 8, dtype, shapes[1], base_folder=base)
+    return AdapterTarget(
+        base_model="base",
+        num_layers=config.num_layers,
+        shapes=group_shapes(config),
+        max_rank=8,
+        dtype=dtype,
+        outer=outer_shapes(config),
+        names=config.tensor_names,
+        foreign=() if config.vision is None else config.vision.foreign,
+        base_folder=base,
+    )
 
 
 def reference_model(base: Path, adapter: Path | None, dtype: str = "float32") -> torch.nn.Module:
