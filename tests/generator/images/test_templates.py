@@ -18,9 +18,11 @@ PARTS_ONLY = (
     "{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
 EITHER = (
-    "{% for m in messages %}[{{ m.role }}]{% if m.content is string %}{{ m.content }}{% else %}"
-    "{% for part in m.content %}{% if 'image' in part or part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}"
-    "{% endfor %}{% endif %}[end]{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+    "{% set seen = namespace(images=0) %}{% for m in messages %}[{{ m.role }}]{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content %}{% if 'image' in part or part.type == 'image' %}"
+    "{% set seen.images = seen.images + 1 %}{% if add_vision_id %}Picture {{ seen.images }}: {% endif %}<image>"
+    "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}[end]{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
 )
 STRINGS_ONLY = "{% for m in messages %}{{ m.role + ': ' + m.content }}\n{% endfor %}"
 WRITES_ANYTHING = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -64,6 +66,17 @@ def test_the_text_is_that_of_the_reference(reference, source, talk, ending):
     messages = template_messages(of_client(talk), knows_tool_calls=False, reads_strings=template.reads_strings)
     expected = reference.apply_chat_template(of_reference(talk), chat_template=source, tokenize=False, **endings)
     assert template.render(messages, **endings) == expected
+
+
+def test_variables_go_with_images(reference):
+    talk = [("user", [IMAGE, TEXT, IMAGE])]
+    expected = reference.apply_chat_template(
+        of_reference(talk), chat_template=EITHER, tokenize=False, add_vision_id=True
+    )
+    messages = template_messages(of_client(talk), knows_tool_calls=False)
+    variables = {"add_vision_id": True}
+    assert ChatTemplate(EITHER, {}).render(messages, add_generation_prompt=False, variables=variables) == expected
+    assert "Picture 2: " in expected
 
 
 def test_tool_calls_that_a_template_of_parts_does_not_read_become_a_part():
