@@ -35,6 +35,7 @@ class GeneratorMetrics:
             ("running_sequences", "Sequences in the running batch.", "num_running"),
             ("waiting_sequences", "Sequences waiting for a place.", "num_waiting"),
             ("used_kv_blocks", "KV blocks held by sequences.", "num_used_blocks"),
+            ("image_rows", "Rows of images in the encoder's cache.", "num_image_rows"),
         ):
             self.all.gauge(name, description).set_function(_reader(stats, field))
         for name, description, field in (
@@ -45,6 +46,9 @@ class GeneratorMetrics:
                 "num_prefix_queried_tokens",
             ),
             ("prefix_hit_tokens_total", "Prompt tokens found in the prefix cache.", "num_prefix_hit_tokens"),
+            ("encoded_images_total", "Images that went through the vision encoder.", "num_encoded_images"),
+            ("encoded_image_rows_total", "Rows that it made of them.", "num_encoded_rows"),
+            ("image_hits_total", "Images whose rows were in the encoder's cache already.", "num_image_hits"),
         ):
             self.all.counter_read_from(name, description, _reader(stats, field))
 

@@ -48,6 +48,18 @@ class GeneratorSettings(ModelSettings):
         description="Tokens in one step; a long prompt is cut into chunks of at most this size. More is faster for long "
         "prompts and slower for those who wait for the step to end. 512 on a CPU and 8192 on a GPU unless given.",
     )
+    encoder_cache_size: int | None = Field(
+        None,
+        ge=1,
+        description="Rows of images that are kept for further requests, one row for each placeholder token; those of one request "
+        "must fit in together. Enough for a full context, and 4096 at least, unless given.",
+    )
+    max_num_encoder_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Rows of images that are encoded in one step, but for an image that has more. Others wait meanwhile, so less "
+        "is smoother for them. --max-num-batched-tokens unless given.",
+    )
     max_queued_requests: int = Field(
         512, ge=0, description="Requests that may wait beyond those running; one more is answered 429."
     )

@@ -3,6 +3,7 @@
 The next token is a hash of all tokens that the row's block table leads to. Results are handed out late and in order, and a
 token that the plan says is on the device is read from the device's own memory, never from the host. A step is sampled in its own
 phase, before the next is launched; masks can be made only by a host that has read the results of all steps before.
+The rows of an image are numbers made of its pixels, which stand in place of its placeholders' ids.
 """
 
 import zlib
@@ -11,9 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from services.generator.core.images import PromptImage
 from services.generator.core.plan import TOKEN_ON_DEVICE, IntArray, StepPlan, StepResult
 
 UNWRITTEN = -7
+IMAGE_BASE = 1_000_000
+"""Rows of images are above all ids."""
+
 KV_STEP = 1_000
 """An adapter that changes keys and values adds this, times its `kv_ids` entry, to every token that it writes."""
 
@@ -42,11 +47,16 @@ class LateResult:
 class FakeRunner:
     """Executes plans at once but keeps what it sampled to itself until asked."""
 
-    def __init__(self, num_blocks: int, block_size: int, max_num_seqs: int, vocab_size: int) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, max_num_seqs: int, vocab_size: int, *, num_image_rows: int = 0
+    ) -> None:
         self._kv = np.full(num_blocks * block_size, UNWRITTEN, np.int64)
         self._block_table = np.zeros((max_num_seqs, num_blocks), np.int64)
         self._last_token = np.full(max_num_seqs, UNWRITTEN, np.int64)
         self._bank: dict[int, int] = {}
+        self._image_rows = np.full(num_image_rows, UNWRITTEN, np.int64)
+        self.encoded: list[list[bytes]] = []
+        """Of each step that encodes: what it encodes, by digest."""
         self.kv_ids: dict[int, int] = {}
         self._block_size = block_size
         self._vocab_size = vocab_size
@@ -66,12 +76,13 @@ class FakeRunner:
         self._block_table[updates.rows, updates.columns] = updates.block_ids
         self._bank.update(plan.adapter_copies)
         adapters = [self._bank[slot] if slot >= 0 else None for slot in plan.adapter_slots]
+        ids = self._embed(plan)
         slots_of = []
         offset = 0
         for row, start, length, adapter in zip(
             plan.rows, plan.num_computed_tokens, plan.num_new_tokens, adapters, strict=True
         ):
-            tokens = plan.token_ids[offset : offset + length].astype(np.int64)
+            tokens = ids[offset : offset + length]
             tokens[tokens == TOKEN_ON_DEVICE] = self._last_token[row]
             assert (tokens >= 0).all(), "a token that nobody sampled was read"
             slots = self._slots(row, start + length)
@@ -107,6 +118,18 @@ class FakeRunner:
     def check_device(self) -> None:
         pass
 
+    def _embed(self, plan: StepPlan) -> np.ndarray:
+        """Ids of the step's tokens, with rows of images in place of placeholders."""
+        ids = plan.token_ids.astype(np.int64)
+        if plan.images is None:
+            return ids
+        for image, rows in plan.images.encodes:
+            self._image_rows[rows] = image_values(image)
+        if plan.images.encodes:
+            self.encoded.append([image.digest for image, _ in plan.images.encodes])
+        ids[plan.images.tokens] = self._image_rows[plan.images.rows]
+        return ids
+
     def _slots(self, row: int, num_tokens: int) -> np.ndarray:
         positions = np.arange(num_tokens)
         return self._block_table[row, positions // self._block_size] * self._block_size + positions % self._block_size
@@ -120,6 +143,19 @@ def next_token(kv: list[int], adapter: int | None, vocab_size: int, allowed: Seq
     """What the fake model says after tokens whose keys and values are `kv`, if it may say only what is `allowed`."""
     choices = range(vocab_size) if allowed is None else allowed
     return choices[zlib.crc32(repr((kv, adapter)).encode()) % len(choices)]
+
+
+def image_values(image: PromptImage) -> list[int]:
+    """What the fake encoder makes of an image."""
+    return [IMAGE_BASE + zlib.crc32(image.pixels.data + bytes([row])) for row in range(image.num_rows)]
+
+
+def embedded(prompt: list[int], images: Sequence[PromptImage]) -> list[int]:
+    """A prompt with the rows of its images in place of placeholders."""
+    tokens = list(prompt)
+    for image in images:
+        tokens[image.position : image.end] = image_values(image)
+    return tokens
 
 
 def solo_output(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from services.generator.core.images import PromptImage
 from services.generator.core.messages import EngineStats, TokenLogprob
 from services.generator.core.plan import StepPlan
 from services.generator.core.request import Request, SamplingParams
@@ -28,6 +29,7 @@ class OfflineEngine:
         *,
         each: Sequence[SamplingParams] | None = None,
         adapters: Sequence[str | None] | None = None,
+        images: Sequence[tuple[PromptImage, ...]] | None = None,
         **sampling,
     ) -> list[list[int]]:
         """Outputs of `prompts`, all submitted at once; greedy unless `temperature` is given.
@@ -35,6 +37,7 @@ class OfflineEngine:
         Args:
             each: the parameters of each prompt, instead of `sampling` for all.
             adapters: the adapter of each prompt; the base model for all unless given.
+            images: of each prompt; none unless given.
         """
         params = None if each else SamplingParams(**{"temperature": 0.0, **sampling})
         outputs: dict[int, list[int]] = {}
@@ -43,7 +46,14 @@ class OfflineEngine:
         for prompt in prompts:
             index = len(outputs)
             adapter = None if adapters is None else adapters[index]
-            request = Request("test", self._next_id, prompt, params if each is None else each[index], adapter=adapter)
+            request = Request(
+                "test",
+                self._next_id,
+                prompt,
+                params if each is None else each[index],
+                adapter=adapter,
+                images=() if images is None else images[index],
+            )
             assert self._built.scheduler.submit(request) is None
             outputs[self._next_id] = []
             self._next_id += 1

@@ -17,7 +17,7 @@ from services.generator.scheduler.deadlines import unix_ms
 from services.generator.scheduler.grammars import GrammarManager
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
 from services.generator.scheduler.scheduler import Scheduler
-from tests.fakes.fake_runner import FakeRunner, solo_output
+from tests.fakes.fake_runner import FakeRunner, embedded, solo_output
 from tests.fakes.toy_grammar import END, NUM_TOKENS, ToyGrammar, toy_tokenizer
 
 VOCAB = NUM_TOKENS
@@ -41,9 +41,10 @@ class Engine:
         adapters=None,
         clock=unix_ms,
         threads=THREADS,
+        images=None,
     ):
         self.transport = InMemoryTransport(self._on_event)
-        limits = SchedulerLimits(max_num_seqs, budget, max_len, VOCAB)
+        limits = SchedulerLimits(max_num_seqs, budget, max_len, VOCAB, images)
         spec = KVCacheSpec(num_blocks, block_size)
         self.scheduler = Scheduler(
             limits,
@@ -53,7 +54,8 @@ class Engine:
             max_adapter_wait_ms=5_000,
             clock=clock,
         )
-        self.runner = FakeRunner(num_blocks, block_size, max_num_seqs, VOCAB)
+        num_image_rows = 0 if images is None else images.num_cached_rows
+        self.runner = FakeRunner(num_blocks, block_size, max_num_seqs, VOCAB, num_image_rows=num_image_rows)
         ready = EngineReady(max_len, 4, num_blocks, block_size)
         self.loop = EngineLoop(self.scheduler, self.runner, self.transport, ready, max_in_flight=max_in_flight)
         self.outputs: dict[int, list[int]] = {}
@@ -61,7 +63,9 @@ class Engine:
         self.requests: dict[int, Request] = {}
         self.grammars: dict[int, ToyGrammar | str | None] = {}
 
-    def submit(self, prompt, max_tokens, stop_ids=frozenset(), grammar=None, *, deadline_ms=None, adapter=None):
+    def submit(
+        self, prompt, max_tokens, stop_ids=frozenset(), grammar=None, *, deadline_ms=None, adapter=None, images=()
+    ):
         """`grammar` is a ToyGrammar, or the text of one that nobody has to follow."""
         request_id = len(self.requests)
         self.grammars[request_id] = grammar
@@ -72,7 +76,7 @@ class Engine:
             grammar=grammar.text if isinstance(grammar, ToyGrammar) else grammar,
         )
         self.requests[request_id] = request = Request(
-            "f", request_id, prompt, sampling, deadline_ms=deadline_ms, adapter=adapter
+            "f", request_id, prompt, sampling, deadline_ms=deadline_ms, adapter=adapter, images=images
         )
         self.outputs[request_id], self.ends[request_id] = [], []
         reason = self.scheduler.submit(request)
@@ -99,7 +103,8 @@ class Engine:
         params = request.sampling
         grammar = self.grammars.get(request_id)
         allowed = grammar.allowed if isinstance(grammar, ToyGrammar) else None
-        return solo_output(request.prompt_token_ids, params.max_tokens, params.stop_token_ids, VOCAB, allowed)
+        prompt = embedded(request.prompt_token_ids, request.images)
+        return solo_output(prompt, params.max_tokens, params.stop_token_ids, VOCAB, allowed)
 
     def _on_event(self, _frontend_id, event):
         assert isinstance(event, StepEvents)

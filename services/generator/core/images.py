@@ -6,11 +6,11 @@ Made by the front end (`frontend` and `images`), read by scheduler and runner. M
 import msgspec
 
 
-class Pixels(msgspec.Struct, frozen=True):
+class Pixels(msgspec.Struct, frozen=True, weakref=True):
     """What the vision encoder sees, before its values are scaled: uint8 [height, width, 3], row by row, RGB.
 
     Attributes:
-        data: height * width * 3 bytes; crosses the queue as a frame of its own, uncopied.
+        data: height * width * 3 bytes; crosses the queue as a frame of its own, see `engine.wire`.
     """
 
     height: int

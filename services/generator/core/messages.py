@@ -135,6 +135,10 @@ class EngineStats(msgspec.Struct, array_like=True, frozen=True):
     num_preemptions: int = 0
     num_prefix_queried_tokens: int = 0
     num_prefix_hit_tokens: int = 0
+    num_encoded_images: int = 0
+    num_encoded_rows: int = 0
+    num_image_hits: int = 0
+    num_image_rows: int = 0
 
 
 class StepEvents(msgspec.Struct, tag=True, frozen=True):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from services.generator.core.images import PromptImage
 from services.generator.core.request import MAX_BAD_WORD_TOKENS, SamplingParams
 
 IntArray = NDArray[np.int32]
@@ -27,6 +28,9 @@ ANY_TOKEN = -1
 
 TOKEN_ON_DEVICE = -1
 """Stands in `StepPlan.token_ids` for the token that the row sampled last, which only the device knows yet."""
+
+NUM_AXES = 3
+"""Of rotary positions, where they have several: time, height and width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,28 @@ class AdapterCopy(NamedTuple):
     version_id: int
 
 
+class ImageEncode(NamedTuple):
+    """Before the forward pass, encode an image into these rows [num_rows] of the encoder's cache."""
+
+    image: PromptImage
+    rows: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class ImageWork:
+    """What a step does with images.
+
+    Attributes:
+        encodes: all at once, before any row is read.
+        tokens: [I] indices into `StepPlan.token_ids` of placeholders, whose embeddings give way to
+        rows: [I] these rows of the encoder's cache.
+    """
+
+    encodes: list[ImageEncode]
+    tokens: IntArray
+    rows: IntArray
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """What to run in one step; filled by the scheduler, obeyed by the runner.
@@ -146,6 +172,8 @@ class StepPlan:
         num_prompt_logprobs: likeliest tokens to report for each of them.
         adapter_slots: [S] slot of each row's adapter, NO_ADAPTER for the base model.
         adapter_copies: what the bank's slots must hold besides what they held.
+        images: None where no token of the step belongs to one.
+        rope_positions: [3, T] where each token stands in time, height and width; None where that is its position in all.
     """
 
     step_id: int
@@ -163,6 +191,8 @@ class StepPlan:
     num_prompt_logprobs: int
     adapter_slots: IntArray
     adapter_copies: list[AdapterCopy]
+    images: ImageWork | None = None
+    rope_positions: IntArray | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -8,7 +8,8 @@ from enum import Enum, auto
 
 from services.generator.core.adapter_version import AdapterVersion
 from services.generator.core.block_keys import PrefixSalt
-from services.generator.core.plan import SamplingFeatures, features_of
+from services.generator.core.image_lease import ImageLease
+from services.generator.core.plan import IntArray, SamplingFeatures, features_of
 from services.generator.core.request import Request
 
 
@@ -39,6 +40,9 @@ class Sequence:
         has_lease: whether it depends on the content of `adapter`, as it does once it was admitted.
         blocked_since_ms: when it was first passed over for want of a slot, on the scheduler's clock; None where it was not.
         salt: what determines its KV besides the token ids; right from its first admission on.
+        image_leases: of the images whose rows it has yet to compute; only while running.
+        rope_positions: [3, num_prompt_tokens] where its prompt stands on three axes, if it has images and the model rotates so.
+        rope_delta: what then has to be added to the positions of its output.
         block_keys: content keys of its leading full blocks, whether it holds them or not.
         num_published_tokens: leading positions in blocks that others can find.
         num_cached_tokens: prompt positions that were found when it was first admitted.
@@ -59,6 +63,9 @@ class Sequence:
     has_lease: bool = False
     blocked_since_ms: int | None = None
     salt: PrefixSalt = field(default_factory=PrefixSalt)
+    image_leases: list[ImageLease] = field(default_factory=list)
+    rope_positions: IntArray | None = None
+    rope_delta: int = 0
     block_keys: list[bytes] = field(default_factory=list)
     num_published_tokens: int = 0
     num_cached_tokens: int | None = None

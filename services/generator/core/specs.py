@@ -29,6 +29,23 @@ class KVCacheSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageLimits:
+    """What a model that sees images may do with them.
+
+    Attributes:
+        token_id: the placeholder that stands in a prompt for each row of an image.
+        num_cached_rows: rows that the encoder's output is kept in; the images of one request must fit in together.
+        max_encoded_rows: rows to encode in one step; an image with more of them is alone in its step.
+        has_axes: whether rotary positions have three axes, on which the rows of an image differ.
+    """
+
+    token_id: int
+    num_cached_rows: int
+    max_encoded_rows: int
+    has_axes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerLimits:
     """What one step may hold.
 
@@ -37,12 +54,14 @@ class SchedulerLimits:
         max_num_batched_tokens: tokens in one step over all sequences.
         max_model_len: positions of one sequence, prompt and output together.
         vocab_size: tokens that the model knows.
+        images: None where the model sees none.
     """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
     vocab_size: int
+    images: ImageLimits | None = None
 
 
 @dataclass(frozen=True, slots=True)

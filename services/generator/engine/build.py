@@ -4,7 +4,7 @@ The one place where scheduler and runner are named together with the model. Size
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.engine.adapter_lifecycle import AdapterLifecycle
 from services.generator.engine.adapters import load_adapters
 from services.generator.engine.device_memory import kv_blocks_beside
+from services.generator.engine.images import load_images
 from services.generator.engine.loop import EngineLoop
 from services.generator.engine.memory_budget import memory_budget
 from services.generator.engine.transport import ZmqTransport
@@ -94,14 +95,23 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     limits = _limits(settings, config, device)
     weights = _weights(settings, folder, config, dtype, device)
     adapters = load_adapters(settings, folder, config, limits, dtype, device)
+    images = load_images(settings, folder, config, limits, dtype, device)
+    limits = replace(limits, images=images.limits)
 
     def make_runner(spec: KVCacheSpec, pool: KVCachePool) -> ModelRunner:
-        return ModelRunner(LoadedModel(config, weights, backends), pool, spec, limits, adapters.storage)
+        return ModelRunner(LoadedModel(config, weights, backends), pool, spec, limits, adapters.storage, images.cache)
 
-    spec = _kv_cache_spec(settings, config, dtype, device, make_runner)
+    def run_largest_step() -> None:
+        images.run_largest()
+        spec = KVCacheSpec(1, settings.block_size)  # enough: nothing is kept of that step
+        make_runner(spec, KVCachePool(config, spec, dtype, device)).run_largest_step()
+
+    spec = _kv_cache_spec(settings, config, dtype, device, run_largest_step)
     _check_fits(spec, limits)
     pool = KVCachePool(config, spec, dtype, device)
-    budget = memory_budget(config, weights, pool, limits, bank_bytes=adapters.num_bank_bytes)
+    budget = memory_budget(
+        config, weights, pool, limits, bank_bytes=adapters.num_bank_bytes, encoder_bytes=images.num_bytes
+    )
     log.info("memory_budget", **budget.in_gib(), kv_blocks=spec.num_blocks, kv_tokens=spec.num_tokens)
     keys = _block_keys(settings, folder, dtype, spec) if settings.enable_prefix_caching else None
     runner = make_runner(spec, pool)
@@ -119,7 +129,12 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
         ),
         runner=runner,
         ready=EngineReady(
-            limits.max_model_len, limits.max_num_seqs, spec.num_blocks, spec.block_size, adapters.contract
+            limits.max_model_len,
+            limits.max_num_seqs,
+            spec.num_blocks,
+            spec.block_size,
+            adapters.contract,
+            images.max_request_rows,
         ),
         max_in_flight=MAX_IN_FLIGHT_CPU if device.type == "cpu" else MAX_IN_FLIGHT_ACCELERATOR,
         adapters=adapters.lifecycle,
@@ -170,18 +185,13 @@ def _kv_cache_spec(
     config: DecoderConfig,
     dtype: torch.dtype,
     device: torch.device,
-    make_runner: Callable[[KVCacheSpec, KVCachePool], ModelRunner],
+    run_largest_step: Callable[[], None],
 ) -> KVCacheSpec:
     block_bytes = kv_bytes_per_block(config, settings.block_size, dtype)
     if settings.num_gpu_blocks_override is not None:
         return KVCacheSpec(settings.num_gpu_blocks_override, settings.block_size)
     if device.type == "cpu":
         return KVCacheSpec(settings.kv_cache_memory_bytes // block_bytes, settings.block_size)
-
-    def run_largest_step() -> None:
-        spec = KVCacheSpec(1, settings.block_size)  # enough: nothing is kept of that step
-        make_runner(spec, KVCachePool(config, spec, dtype, device)).run_largest_step()
-
     num_blocks = kv_blocks_beside(run_largest_step, block_bytes, settings.gpu_memory_utilization)
     return KVCacheSpec(num_blocks, settings.block_size)
 

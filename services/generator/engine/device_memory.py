@@ -47,6 +47,7 @@ def kv_blocks_beside(run_largest_step: Callable[[], None], block_bytes: int, uti
         raise StartError(
             f"weights, adapters and the largest step take {peak / GIB:.2f} GiB of the device's {total / GIB:.2f}, so that "
             f"{(block_bytes - available) / GIB:.2f} GiB are missing for a KV cache; raise --gpu-memory-utilization, or lower "
-            "--max-num-batched-tokens, --max-num-seqs, --max-loras or --max-lora-rank"
+            "--max-num-batched-tokens, --max-num-seqs, --max-loras, --max-lora-rank, --encoder-cache-size or "
+            "--max-num-encoder-tokens"
         )
     return available // block_bytes

@@ -36,6 +36,7 @@ from services.generator.core.messages import (
 from services.generator.core.request import Request, RequestOptions, SamplingParams
 from services.generator.engine.adapter_calls import AdapterCalls, MakeCommand
 from services.generator.engine.token_stream import TokenStream
+from services.generator.engine.wire import encode_command
 from shared.errors import (
     EngineDeadError,
     ForbiddenError,
@@ -75,7 +76,6 @@ class EngineHandle:
         self._waiters: dict[int, asyncio.Queue[TokenEvent | None]] = {}
         self._context: zmq.asyncio.Context | None = None
         self._socket: zmq.asyncio.Socket | None = None
-        self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Event)
         self.state = EngineState.LOADING
         self.is_ready = asyncio.Event()
@@ -183,7 +183,8 @@ class EngineHandle:
 
     def _send(self, command: Command) -> None:
         if self._socket is not None:
-            self._socket.send(self._encoder.encode(command))  # no limit on the queue is set, so this never waits
+            frames = encode_command(command)
+            self._socket.send_multipart(frames, copy=len(frames) == 1)  # no limit on the queue is set: this never waits
 
     def _deliver(self, event: TokenEvent) -> None:
         waiter = self._waiters.get(event.request_id)

@@ -16,11 +16,19 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """Bytes by purpose; `bank` is for adapters, `graphs` for decode steps captured so far, `activations` for one full step."""
+    """Bytes by purpose.
+
+    Attributes:
+        bank: for adapters.
+        encoder: of a vision tower, with the cache of its rows.
+        graphs: for decode steps captured so far.
+        activations: for one full step.
+    """
 
     weights: int
     kv_cache: int
     bank: int
+    encoder: int
     graphs: int
     activations: int
 
@@ -31,13 +39,20 @@ class MemoryBudget:
 
 
 def memory_budget(
-    config: DecoderConfig, weights: DecoderWeights, pool: KVCachePool, limits: SchedulerLimits, *, bank_bytes: int
+    config: DecoderConfig,
+    weights: DecoderWeights,
+    pool: KVCachePool,
+    limits: SchedulerLimits,
+    *,
+    bank_bytes: int,
+    encoder_bytes: int,
 ) -> MemoryBudget:
     """The budget of a loaded model, before graphs are captured."""
     return MemoryBudget(
         weights=weights.num_bytes,
         kv_cache=pool.num_bytes,
         bank=bank_bytes,
+        encoder=encoder_bytes,
         graphs=0,
         activations=_activation_bytes(config, limits, weights.embedding.itemsize),
     )

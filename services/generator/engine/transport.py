@@ -12,6 +12,7 @@ import msgspec
 import zmq
 
 from services.generator.core.messages import Command, Event
+from services.generator.engine.wire import decode_command, encode_command
 
 MS_PER_S = 1000
 
@@ -57,7 +58,6 @@ class ZmqTransport:
         self._poller = zmq.Poller()
         for socket in (self._socket, self._wakes):
             self._poller.register(socket, zmq.POLLIN)
-        self._decoder = msgspec.msgpack.Decoder(Command)
         self._encoder = msgspec.msgpack.Encoder()
 
     def receive(self, timeout_s: float | None) -> list[tuple[str, Command]]:
@@ -68,8 +68,8 @@ class ZmqTransport:
             if self._wakes in ready:
                 self._wakes.recv()
             if self._socket in ready:
-                identity, payload = self._socket.recv_multipart()
-                commands.append((identity.decode(), self._decoder.decode(payload)))
+                identity, *frames = self._socket.recv_multipart()
+                commands.append((identity.decode(), decode_command(frames)))
             timeout_ms = 0
         return commands
 
@@ -100,12 +100,12 @@ class InMemoryTransport:
     """
 
     def __init__(self, on_event: Callable[[str, Event], None]) -> None:
-        self._inbox: queue.SimpleQueue[tuple[str, bytes] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[str, list[bytes]] | None] = queue.SimpleQueue()
         self._on_event = on_event
 
     def put(self, frontend_id: str, command: Command) -> None:
         """Send a command to the engine, from any thread."""
-        self._inbox.put((frontend_id, msgspec.msgpack.encode(command)))
+        self._inbox.put((frontend_id, encode_command(command)))
 
     def receive(self, timeout_s: float | None) -> list[tuple[str, Command]]:
         """See EngineTransport."""
@@ -115,7 +115,7 @@ class InMemoryTransport:
                 item = self._inbox.get(block=timeout_s != 0, timeout=timeout_s)
                 timeout_s = 0
                 if item is not None:
-                    commands.append((item[0], msgspec.msgpack.decode(item[1], type=Command)))
+                    commands.append((item[0], decode_command(item[1])))
         except queue.Empty:
             return commands
 

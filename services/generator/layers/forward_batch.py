@@ -69,23 +69,40 @@ class AdapterRows:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageRows:
+    """What stands in place of placeholders' embeddings.
+
+    Attributes:
+        tokens: [I] int64, tokens of the step.
+        rows: [I, C] in the decoder's dtype.
+    """
+
+    tokens: Tensor
+    rows: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """The tokens of a step: first one token of each decode row, then the chunks of the prefill rows, short ones first.
 
     Attributes:
         token_ids: [T] int64.
-        positions: [T] int32.
+        positions: [T] int32, of the tokens in their sequences.
+        rope_positions: [3, T] int32, what each section of a head turns by; None where all of it turns by `positions`.
         slot_mapping: [T] int64, where each token writes its key and value; -1 of padding, which writes nothing.
         logits_index: [N] int32, tokens whose hidden state is turned into logits; None for all of them in order.
         paged: the rows for the attention kernels.
         adapters: the tokens by adapter; None where no row has one.
         groups: the rows for the reference of attention, in groups that it takes one by one; all tokens in order.
+        images: None where no token belongs to one.
     """
 
     token_ids: Tensor
     positions: Tensor
+    rope_positions: Tensor | None
     slot_mapping: Tensor
     logits_index: Tensor | None
     paged: PagedRows
     adapters: AdapterRows | None
     groups: list[AttentionGroup]
+    images: ImageRows | None = None

@@ -16,7 +16,7 @@ from torch import Tensor
 from services.generator.core.plan import StepPlan
 from services.generator.core.slots import NO_ADAPTER
 from services.generator.kernels.lora_segments import chunk_size_for
-from services.generator.runner.step_layout import StepLayout, decode_shape
+from services.generator.runner.step_layout import StepLayout, StepShape, decode_shape
 from services.generator.runner.transfers import copy_into
 
 SMALL_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
@@ -46,6 +46,8 @@ class StepOutputs(NamedTuple):
 Compute = Callable[[Tensor, StepLayout], StepOutputs]
 """From a packed step on the device to its outputs, launching always the same for one layout."""
 
+MakeLayout = Callable[[StepShape], StepLayout]
+
 
 @dataclass(frozen=True, slots=True)
 class CapturedStep:
@@ -61,12 +63,14 @@ class DecodeGraphs:
 
     Args:
         max_rows: the most decode rows of a step.
-        num_slots: slots of the adapter bank; 0 where there is none.
+        has_bank: whether rows may have adapters.
     """
 
-    def __init__(self, compute: Compute, max_rows: int, num_slots: int, spare_row: int, device: torch.device) -> None:
+    def __init__(
+        self, compute: Compute, make_layout: MakeLayout, max_rows: int, device: torch.device, *, has_bank: bool
+    ) -> None:
         self._sizes = graph_sizes(max_rows)
-        layouts = list(_layouts(self._sizes, num_slots, spare_row))
+        layouts = [make_layout(shape) for shape in _shapes(self._sizes, has_bank)]
         self._packed = torch.zeros(max(layout.borders()[-1] for layout in layouts), dtype=torch.int32, device=device)
         pool = torch.cuda.graph_pool_handle()
         self._graphs = {  # the largest first, so that the others find memory for theirs
@@ -114,9 +118,9 @@ def lora_chunk_for(plan: StepPlan, num_rows: int) -> int | None:
     return chunk_size_for(num_rows, len(slots)) if len(slots) else None
 
 
-def _layouts(sizes: list[int], num_slots: int, spare_row: int) -> Iterator[StepLayout]:
+def _shapes(sizes: list[int], has_bank: bool) -> Iterator[StepShape]:
     for size in sizes:
-        yield StepLayout(decode_shape(size, None), 0, spare_row)
-        if num_slots:
+        yield decode_shape(size, None)
+        if has_bank:
             for chunk in sorted({chunk_size_for(size, count) for count in range(1, size + 1)}):
-                yield StepLayout(decode_shape(size, chunk), num_slots, spare_row)
+                yield decode_shape(size, chunk)

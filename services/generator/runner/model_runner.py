@@ -21,6 +21,7 @@ from services.generator.layers.backends import Backends, make_attention, make_ke
 from services.generator.layers.forward_batch import AdapterRows, ForwardBatch
 from services.generator.runner.adapter_bank import AdapterBank
 from services.generator.runner.decode_graphs import DecodeGraphs, StepOutputs, lora_chunk_for
+from services.generator.runner.encoder_cache import EncoderCache
 from services.generator.runner.kv_cache_pool import KVCachePool
 from services.generator.runner.reference_inputs import adapter_groups, attention_groups
 from services.generator.runner.row_tables import RowTables
@@ -31,7 +32,7 @@ from services.generator.runner.step_ops import StepOps
 from services.generator.runner.transfers import HostCopy, to_device
 from shared.modeling.config import DecoderConfig
 from shared.modeling.decoder import DecoderWeights, Linear, decoder_forward
-from shared.modeling.rope import rope_table
+from shared.modeling.rope import rope_table, sectioned_rows
 
 WARM_UP_SIZES = (4, 16, 128, 512, 2048)
 """Numbers of tokens between which kernels are launched in other ways."""
@@ -107,12 +108,14 @@ class ModelRunner:
         spec: KVCacheSpec,
         limits: SchedulerLimits,
         adapters: AdapterStorage | None = None,
+        encoder_cache: EncoderCache | None = None,
     ) -> None:
         config, weights, backends = model.config, model.weights, model.backends
         device, dtype = weights.embedding.device, weights.embedding.dtype
         self._config = config
         self._weights = weights
         self._adapters = adapters
+        self._encoder_cache = encoder_cache
         self._bank = None if adapters is None else adapters.bank
         self._num_slots = 0 if self._bank is None else self._bank.num_slots
         self._adapted_head = None if self._bank is None else self._bank.group(HEAD_KEY)
@@ -148,7 +151,8 @@ class ModelRunner:
     def capture_graphs(self) -> None:
         """Capture decode steps, so that they take one launch each; all that is in the cache may be overwritten."""
         max_rows = min(self._limits.max_num_seqs, self._limits.max_num_batched_tokens)
-        self._graphs = DecodeGraphs(self.compute, max_rows, self._num_slots, self._tables.spare_row, self._device)
+        has_bank = self._num_slots > 0
+        self._graphs = DecodeGraphs(self.compute, self._layout, max_rows, self._device, has_bank=has_bank)
 
     @torch.inference_mode()
     def run_largest_step(self) -> None:
@@ -168,6 +172,8 @@ class ModelRunner:
         self._sampler.begin_rows(plan.new_rows)
         if self._adapters is not None:
             self._adapters.apply(plan.adapter_copies)
+        if self._encoder_cache is not None and plan.images is not None:
+            self._encoder_cache.encode(plan.images.encodes)
         outputs = None if self._graphs is None else self._graphs.replay(plan)
         if outputs is not None:
             self.num_replays += 1
@@ -198,10 +204,10 @@ class ModelRunner:
         torch.zeros(1, device=self._device).item()
 
     def compute(self, packed: Tensor, layout: StepLayout, plan: StepPlan | None = None) -> StepOutputs:
-        """Launch the forward pass; `plan` is asked for by reference backends only."""
+        """Launch the forward pass; `plan` is asked for images, and by reference backends."""
         batch = make_forward_batch(packed, layout, self._tables, self._kernels, self._block_size)
         if plan is not None:
-            batch = self._add_reference_inputs(batch, plan)
+            batch = self._add_reference_inputs(self._add_images(batch, plan), plan)
         hidden, where, adapters = self.forward(batch), batch.logits_index, batch.adapters
         token_rows, positions = layout.split(packed).token_rows, batch.positions
         if where is not None:
@@ -213,7 +219,7 @@ class ModelRunner:
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states [T, C] after the last norm."""
-        ops = StepOps(batch, self._attention, self._kernels, self._bank, self._rope.index_select(0, batch.positions))
+        ops = StepOps(batch, self._attention, self._kernels, self._bank, self._rotary_rows(batch))
         return decoder_forward(self._weights, self._config, ops, batch.token_ids)
 
     def logits(self, hidden: Tensor, adapters: AdapterRows | None = None) -> Tensor:
@@ -224,11 +230,25 @@ class ModelRunner:
         """The layout that holds a plan exactly."""
         lora_chunk = lora_chunk_for(plan, plan.num_tokens)
         shape = StepShape(plan.num_tokens, plan.num_decodes, len(plan.rows), len(plan.sampled), lora_chunk)
-        return StepLayout(shape, self._num_slots, self._tables.spare_row)
+        return self._layout(shape)
+
+    def _layout(self, shape: StepShape) -> StepLayout:
+        return StepLayout(shape, self._num_slots, self._tables.spare_row, self._config.rope.sections is not None)
 
     def _run_padding(self, shape: StepShape) -> StepOutputs:
-        layout = StepLayout(shape, self._num_slots, self._tables.spare_row)
+        layout = self._layout(shape)
         return self.compute(to_device(layout.pack_padding(), self._device), layout)
+
+    def _rotary_rows(self, batch: ForwardBatch) -> Tensor:
+        sections = self._config.rope.sections
+        if sections is None or batch.rope_positions is None:
+            return self._rope.index_select(0, batch.positions)
+        return sectioned_rows(self._rope, batch.rope_positions, sections)
+
+    def _add_images(self, batch: ForwardBatch, plan: StepPlan) -> ForwardBatch:
+        if self._encoder_cache is None or plan.images is None:
+            return batch
+        return replace(batch, images=self._encoder_cache.read(plan.images))
 
     def _add_reference_inputs(self, batch: ForwardBatch, plan: StepPlan) -> ForwardBatch:
         table, dtype = self._tables.block_table, self._weights.embedding.dtype

@@ -6,7 +6,7 @@ so that it can be part of a CUDA graph.
 
 from torch import Tensor
 
-from services.generator.core.plan import TOKEN_ON_DEVICE
+from services.generator.core.plan import NUM_AXES, TOKEN_ON_DEVICE
 from services.generator.layers.backends import LayerKernels
 from services.generator.layers.forward_batch import AdapterRows, ForwardBatch, PagedRows
 from services.generator.runner.row_tables import RowTables
@@ -33,6 +33,7 @@ def make_forward_batch(
     return ForwardBatch(
         token_ids=token_ids,
         positions=arrays.positions,
+        rope_positions=arrays.rope_positions.view(NUM_AXES, -1) if layout.has_axes else None,
         slot_mapping=slot_mapping,
         # Decode rows have one token each, and all of them sample it: nothing has to be picked out.
         logits_index=None if shape.num_decodes == shape.num_tokens == shape.num_sampled else arrays.logits_index,

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from services.generator.core.plan import TOKEN_ON_DEVICE, IntArray, StepPlan
+from services.generator.core.plan import NUM_AXES, TOKEN_ON_DEVICE, IntArray, StepPlan
 from services.generator.core.slots import NO_ADAPTER
 from services.generator.kernels.lora_segments import SegmentLayout
 from services.generator.kernels.query_tiles import NO_ROW, max_query_tiles, query_tiles
@@ -58,6 +58,7 @@ class StepArrays(NamedTuple, Generic[ArrayT]):
         tiles: [2 * tiles] see `query_tiles`.
         logits_index: [N] tokens whose hidden state is turned into logits.
         lora: packed `LoraSegments`; empty where no row has an adapter.
+        rope_positions: [3 * T] on each axis; empty where rotary positions have one axis, which are `positions`.
     """
 
     token_ids: ArrayT
@@ -69,6 +70,7 @@ class StepArrays(NamedTuple, Generic[ArrayT]):
     tiles: ArrayT
     logits_index: ArrayT
     lora: ArrayT
+    rope_positions: ArrayT
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +80,13 @@ class StepLayout:
     Attributes:
         num_slots: slots of the adapter bank.
         spare_row: state row of padding.
+        has_axes: whether rotary positions have three axes.
     """
 
     shape: StepShape
     num_slots: int
     spare_row: int
+    has_axes: bool = False
 
     @property
     def segments(self) -> SegmentLayout | None:
@@ -101,7 +105,8 @@ class StepLayout:
         """Where each of `StepArrays` begins, and where the last one ends."""
         t, d, s, n, _ = self.shape
         num_lora = 0 if self.segments is None else self.segments.size
-        sizes = (t, t, t, s, s, s - d + 1, 2 * self.num_tiles, n, num_lora)
+        num_axes = NUM_AXES if self.has_axes else 0
+        sizes = (t, t, t, s, s, s - d + 1, 2 * self.num_tiles, n, num_lora, num_axes * t)
         return [0, *np.cumsum(sizes).tolist()]
 
     def split(self, packed: ArrayT) -> StepArrays[ArrayT]:
@@ -128,6 +133,9 @@ class StepLayout:
             slots = np.full(self.shape.num_tokens, NO_ADAPTER, np.int32)
             slots[:num_tokens] = plan.adapter_slots[token_rows]
             arrays.lora[:] = self.segments.pack(slots)
+        if self.has_axes:  # text alone stands at the same place on all axes
+            axes = arrays.positions[:num_tokens] if plan.rope_positions is None else plan.rope_positions
+            arrays.rope_positions.reshape(NUM_AXES, -1)[:, :num_tokens] = axes
         return packed
 
     def pack_padding(self) -> IntArray:

@@ -29,9 +29,11 @@ class StepOps(DecoderOps):
         self._rotary = rotary
 
     def embed(self, embedding: Tensor, token_ids: Tensor) -> Tensor:
-        """The base model's rows, and each row's adapter."""
+        """The base model's rows and each row's adapter, or what the encoder says of an image."""
         adapters = None if self._bank is None else self._bank.group(EMBEDDING_KEY)
-        return self._kernels.embed(embedding, token_ids, adapters, self._batch.adapters)
+        hidden = self._kernels.embed(embedding, token_ids, adapters, self._batch.adapters)
+        images = self._batch.images
+        return hidden if images is None else hidden.index_copy_(0, images.tokens, images.rows)
 
     def project(self, layer: int, group: str, linear: Linear, x: Tensor) -> Tensor:
         """Base projection of every row at once, and each row's adapter."""

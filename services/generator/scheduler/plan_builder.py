@@ -9,21 +9,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.generator.core.plan import TOKEN_ON_DEVICE, AdapterCopy, BlockUpdates, IntArray, StepPlan
+from services.generator.core.plan import (
+    TOKEN_ON_DEVICE,
+    AdapterCopy,
+    BlockUpdates,
+    ImageEncode,
+    IntArray,
+    StepPlan,
+)
 from services.generator.core.sequence import Sequence
 from services.generator.core.slots import NO_ADAPTER
+from services.generator.scheduler.chunk import Chunk
+from services.generator.scheduler.image_arrays import image_work, rope_positions
 from services.generator.scheduler.row_states import row_states, union
 from shared.errors import InternalError
-
-
-class Chunk(NamedTuple):
-    """Tokens `[start, start + length)` of one sequence, beyond the one that a decode row has."""
-
-    sequence: Sequence
-    row: int
-    start: int
-    length: int
-    samples: bool
 
 
 class BuiltPlan(NamedTuple):
@@ -54,11 +53,15 @@ class PlanBuilder:
     """The step being put together.
 
     Decode rows are most of what a busy engine plans, so they go straight into columns.
+
+    Args:
+        has_axes: see `ImageLimits`.
     """
 
-    def __init__(self, step_id: int, vocab_size: int) -> None:
+    def __init__(self, step_id: int, vocab_size: int, *, has_axes: bool) -> None:
         self._step_id = step_id
         self._vocab_size = vocab_size
+        self._has_axes = has_axes
         self._decodes: list[Sequence] = []
         self._decode_rows: list[int] = []
         self._decode_starts: list[int] = []
@@ -92,7 +95,7 @@ class PlanBuilder:
         """Whether nothing was scheduled."""
         return not self._decodes and not self._chunks
 
-    def build(self, adapter_copies: list[AdapterCopy]) -> BuiltPlan:
+    def build(self, adapter_copies: list[AdapterCopy], encodes: list[ImageEncode]) -> BuiltPlan:
         """The plan, and whose tokens its result will hold."""
         # Decode rows first, then the prefill chunks, short ones before long ones.
         chunks = sorted(self._chunks, key=lambda chunk: chunk.length)
@@ -116,6 +119,8 @@ class PlanBuilder:
             num_prompt_logprobs=max((part.num_top for part in scored), default=0),
             adapter_slots=_ints(self._decode_slots + [_adapter_slot(chunk.sequence) for chunk in chunks]),
             adapter_copies=adapter_copies,
+            images=image_work(chunks, num_decodes, encodes),
+            rope_positions=rope_positions(self._decodes, self._decode_starts, chunks) if self._has_axes else None,
         )
         everyone = self._decodes + [chunk.sequence for chunk in chunks]
         return BuiltPlan(plan, everyone, sequences, [(part.sequence, len(part.indices)) for part in scored])

@@ -8,7 +8,9 @@ First come, first served; a preempted sequence goes back to the head of the queu
 from collections import deque
 from collections.abc import Iterable
 
-from services.generator.core.block_keys import PrefixSalt
+from msgspec.structs import replace
+
+from services.generator.core.block_keys import ImageSpan, PrefixSalt
 from services.generator.core.messages import EngineStats, TokenEvent, TokenLogprob
 from services.generator.core.plan import IntArray, StepPlan, StepResult
 from services.generator.core.request import FinishReason, Request
@@ -17,7 +19,9 @@ from services.generator.core.specs import SchedulerLimits
 from services.generator.scheduler.adapter_admission import AdapterAdmission, identify
 from services.generator.scheduler.adapter_registry import AdapterRegistry
 from services.generator.scheduler.deadlines import Clock, Deadlines, unix_ms
+from services.generator.scheduler.encoder_cache_manager import EncoderCacheManager
 from services.generator.scheduler.grammars import GrammarManager, RequestKey
+from services.generator.scheduler.image_admission import ImageAdmission
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
 from services.generator.scheduler.logprobs import prompt_logprobs, token_logprob
 from services.generator.scheduler.plan_builder import BuiltPlan, PlanBuilder
@@ -54,7 +58,11 @@ class Scheduler:
         self._grammars = grammars
         self._adapters = adapters or AdapterRegistry(0)
         self._clock = clock
-        self._queues = SequenceQueues(limits.max_num_seqs, kv_cache, grammars, self._adapters, clock)
+        self._encoder_cache = EncoderCacheManager(0 if limits.images is None else limits.images.num_cached_rows)
+        self._images = ImageAdmission(limits.images, self._encoder_cache)
+        self._queues = SequenceQueues(
+            limits.max_num_seqs, kv_cache, grammars, self._adapters, self._encoder_cache, clock
+        )
         self.admission = AdapterAdmission(self._adapters, self._queues, clock, max_adapter_wait_ms)
         self._deadlines = Deadlines(clock)
         self._in_flight: deque[BuiltPlan] = deque()
@@ -75,14 +83,19 @@ class Scheduler:
         num_tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         key = (request.frontend_id, request.request_id)
         is_possible = len(request.prompt_token_ids) > 0 and num_tokens <= self._limits.max_model_len
-        if not is_possible or self._queues.find(key) is not None or not self._kv_cache.can_hold(num_tokens):
+        is_possible = is_possible and self._kv_cache.can_hold(num_tokens) and self._images.accepts(request)
+        if not is_possible or self._queues.find(key) is not None:
             return FinishReason.ERROR
         adapter = None if request.adapter is None else self._adapters.find(request.adapter)
         if adapter is None and request.adapter is not None:
             return FinishReason.NO_ADAPTER
         if request.sampling.grammar is not None and self._grammars is None:
             return FinishReason.ERROR
-        sequence = Sequence(request, adapter=adapter, salt=PrefixSalt(cache_salt=request.cache_salt))
+        if request.images:
+            request = replace(request, images=self._encoder_cache.adopt(request.images))
+        spans = tuple(ImageSpan(image.position, image.digest) for image in request.images)
+        sequence = Sequence(request, adapter=adapter, salt=PrefixSalt(cache_salt=request.cache_salt, images=spans))
+        self._images.place(sequence)
         self._queues.accept(sequence)
         self._deadlines.note(request)
         return None
@@ -107,7 +120,8 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """The next step, or None where nothing can run before the steps in flight are committed."""
         self._queues.queue_prepared()
-        builder = PlanBuilder(self._next_step_id, self._limits.vocab_size)
+        self._images.begin_step()
+        builder = PlanBuilder(self._next_step_id, self._limits.vocab_size, has_axes=self._images.has_axes)
         if self._queues.suspects:
             self._schedule_suspect(builder)
         else:
@@ -118,7 +132,7 @@ class Scheduler:
                 self._admit(builder, budget)
         if builder.is_empty:
             return None
-        built = builder.build(self._adapters.slots.take_copies())
+        built = builder.build(self._adapters.slots.take_copies(), self._images.take_encodes())
         for sequence in built.sampled:
             sequence.num_pending += 1
         self._in_flight.append(built)
@@ -167,8 +181,8 @@ class Scheduler:
     def recover(self) -> list[tuple[str, TokenEvent]]:
         """Take back all plans in flight, one of which failed; answers (frontend_id, event) for who ends by it.
 
-        Nothing is known of what those steps wrote, so no content of blocks is trusted any more and everyone is computed anew.
-        Who was in those plans runs one at a time until each has sampled a token; one that was alone in them is at fault.
+        Nothing is known of what those steps wrote, so neither blocks nor images' rows are trusted any more and everyone is computed
+        anew. Who was in those plans runs one at a time until each has sampled a token; one that was alone in them is at fault.
         """
         concerned = list(dict.fromkeys(sequence for built in self._in_flight for sequence in built.sequences))
         for built in self._in_flight:
@@ -182,6 +196,7 @@ class Scheduler:
         for sequence in reversed(self._queues.running.copy()):
             self._queues.preempt(sequence)
         self._adapters.forget_slots()
+        self._encoder_cache.forget_all()
         self._queues.suspects = deque(s for s in concerned if s.status is not SequenceStatus.FINISHED)
         if len(concerned) > 1 or not self._queues.suspects:
             return []
@@ -198,6 +213,10 @@ class Scheduler:
             num_preemptions=self._queues.num_preemptions,
             num_prefix_queried_tokens=self._kv_cache.num_queried_tokens,
             num_prefix_hit_tokens=self._kv_cache.num_hit_tokens,
+            num_encoded_images=self._encoder_cache.num_encoded_images,
+            num_encoded_rows=self._encoder_cache.num_encoded_rows,
+            num_image_hits=self._encoder_cache.num_hits,
+            num_image_rows=self._encoder_cache.num_used_rows,
         )
 
     def reset_prefix_cache(self) -> None:
@@ -234,6 +253,7 @@ class Scheduler:
             if sequence.num_pending and sequence.has_all_tokens:
                 continue  # nothing is left to do but to commit
             length = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
+            length = self._images.fit_running(sequence, length)
             if length == 0:
                 continue
             num_old_blocks = len(sequence.block_ids)
@@ -261,7 +281,7 @@ class Scheduler:
     def _admit(self, builder: PlanBuilder, budget: int, most: int | None = None) -> None:
         """Plan waiting sequences in order, at most `most`, while rows, blocks and budget last."""
         waiting = self._queues.waiting
-        num_passed = 0  # those whose adapter finds no slot let others go first
+        num_passed = 0  # those whose adapter finds no slot, or images no rows, let others go first
         while num_passed < len(waiting) and self._queues.has_free_row and budget > 0 and most != 0:
             sequence = waiting[num_passed]
             if not self._adapters.can_enter(sequence.adapter):
@@ -274,6 +294,11 @@ class Scheduler:
             identify(sequence)
             self._kv_cache.attach_prefix(sequence)
             length = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
+            length = self._images.fit_waiting(sequence, length)
+            if length == 0:
+                self._kv_cache.free(sequence)
+                num_passed += 1
+                continue
             if not self._kv_cache.grow(sequence, sequence.num_computed_tokens + length):
                 self._kv_cache.free(sequence)
                 break
@@ -287,6 +312,8 @@ class Scheduler:
     def _add(self, builder: PlanBuilder, sequence: Sequence, length: int, num_old_blocks: int) -> None:
         """Plan `length` tokens; from here on they count as computed."""
         builder.add(sequence, length, num_old_blocks)
+        if sequence.image_leases:
+            self._images.encode_for(sequence, length)
         sequence.last_step_id = self._next_step_id
         if sequence.adapter is not None:
             sequence.adapter.last_step_id = self._next_step_id

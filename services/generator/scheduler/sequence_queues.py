@@ -1,7 +1,7 @@
 """Where every sequence is: being prepared, waiting, running or retiring, and what it holds in each of these places.
 
-Owned by the Scheduler, which decides; each transition here keeps the ledgers of rows, blocks, adapters and grammars in step with
-it. Must not import torch.
+Owned by the Scheduler, which decides; each transition here keeps the ledgers of rows, blocks, adapters, images and grammars in step
+with it. Must not import torch.
 """
 
 from collections import deque
@@ -10,6 +10,7 @@ from services.generator.core.adapter_version import AdapterVersion
 from services.generator.core.sequence import Sequence, SequenceStatus
 from services.generator.scheduler.adapter_registry import AdapterRegistry
 from services.generator.scheduler.deadlines import Clock
+from services.generator.scheduler.encoder_cache_manager import EncoderCacheManager
 from services.generator.scheduler.grammars import GrammarManager, RequestKey
 from services.generator.scheduler.kv_cache_manager import KVCacheManager
 from shared.errors import InternalError
@@ -31,12 +32,14 @@ class SequenceQueues:
         kv_cache: KVCacheManager,
         grammars: GrammarManager | None,
         adapters: AdapterRegistry,
+        encoder_cache: EncoderCacheManager,
         clock: Clock,
     ) -> None:
         self._num_rows = num_rows
         self._kv_cache = kv_cache
         self._grammars = grammars
         self._adapters = adapters
+        self._encoder_cache = encoder_cache
         self._clock = clock
         self._sequences: dict[RequestKey, Sequence] = {}
         self._preparing: list[Sequence] = []
@@ -101,7 +104,7 @@ class SequenceQueues:
         self.waiting.appendleft(sequence)
 
     def start(self, index: int) -> None:
-        """The waiting sequence at `index` gets a row and runs; its adapter must be able to enter."""
+        """The waiting sequence at `index` gets a row and runs; its adapter must be able to enter, its images to find rows."""
         sequence = self.waiting[index]
         del self.waiting[index]
         sequence.row = self._free_rows.pop()
@@ -110,6 +113,8 @@ class SequenceQueues:
         sequence.blocked_since_ms = None
         if sequence.adapter is not None:
             self._enter(sequence, sequence.adapter)
+        if sequence.request.images:
+            self._encoder_cache.lease(sequence)
 
     def preempt(self, sequence: Sequence) -> None:
         """A running sequence goes back to the head of the queue, to be computed anew."""
@@ -162,6 +167,7 @@ class SequenceQueues:
         holders = {id(s): s for s in [*self._sequences.values(), *self._retiring]}
         self._kv_cache.check_integrity(holders.values())
         self._adapters.check_integrity(self._sequences.values(), self.running)
+        self._encoder_cache.check_integrity(self.running)
         rows = [s.row for s in holders.values() if s.row is not None]
         if sorted([*rows, *self._free_rows]) != list(range(self._num_rows)):
             raise InternalError("a row is lost or held twice; this is a bug")
@@ -182,6 +188,7 @@ class SequenceQueues:
         self.running.remove(sequence)
         if sequence.adapter is not None:
             self._adapters.leave(sequence.adapter)
+        self._encoder_cache.release(sequence)
 
     def _retire(self, sequence: Sequence) -> None:
         """Give back row and blocks, now or when the last plan that uses them is committed."""
