@@ -1,5 +1,6 @@
 """Conversations with images from their URLs to the tokens of the answer, against `transformers` on the same folder."""
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from services.generator import LLM
 from shared.errors import ImageInvalidError, InvalidRequestError
 from tests.fakes.image_files import image_part, saved
+from tests.fakes.service_process import ServiceProcess
 from tests.fakes.tiny_qwen_vision import save_tiny_qwen2_vl
 from tests.fakes.tiny_vision import IMAGE_TOKEN_ID, save_tiny_llava
 
@@ -85,3 +87,22 @@ def test_images_larger_than_the_engines_cache_are_refused(tmp_path):
         assert llm.chat([[FIRST]], GREEDY)[0].choices[0].token_ids
         with pytest.raises(ImageInvalidError, match=r"32 rows; the engine holds 20 at once \(--encoder-cache-size\)"):
             llm.chat([TALK], GREEDY)
+
+
+@pytest.mark.e2e
+def test_the_service_says_the_same_across_the_border_of_its_processes(family, tmp_path):
+    _, folder, llm = family
+    other = [{**FIRST, "content": [image_part(saved(255 - WIDE, "PNG")), FIRST["content"][1]]}]
+    talks = [TALK, other, TALK]
+    flags = [part for name, value in SMALL.items() for part in ("--" + name.replace("_", "-"), str(value))]
+    with ServiceProcess("generator", tmp_path / "log", "--model", str(folder), *flags) as service:
+        service.wait_ready()
+        answers = [
+            httpx.post(f"{service.url}/v1/chat/completions", json={**GREEDY, "messages": talk}, timeout=60).json()
+            for talk in talks
+        ]
+    texts = [answer["choices"][0]["message"]["content"] for answer in answers]
+    assert texts == [generation.text for generation in llm.chat(talks, GREEDY)]
+    cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+    assert cached[:2] == [0, 0]
+    assert cached[2] >= 16
