@@ -21,7 +21,8 @@ from shared.contracts.adapters import LoadAdapterRequest, PinAdapterRequest, Unl
 from shared.contracts.chat import ChatRequest
 from shared.contracts.cohere_embed import CohereEmbedRequest
 from shared.contracts.completions import CompletionRequest
-from shared.contracts.conversation import ChatMessage, FunctionCall, TextPart, ToolCall
+from shared.contracts.content import ImagePart, ImageUrl, TextPart
+from shared.contracts.conversation import ChatMessage, FunctionCall, ToolCall
 from shared.contracts.embeddings import EmbeddingRequest
 from shared.contracts.fields import Only, Standing, standing
 from shared.contracts.generation import StreamOptions
@@ -51,6 +52,8 @@ ENDPOINTS: dict[str, type[WireModel]] = {
 OBJECTS: tuple[type[WireModel], ...] = (
     ChatMessage,
     TextPart,
+    ImagePart,
+    ImageUrl,
     ToolCall,
     FunctionCall,
     StreamOptions,
@@ -151,8 +154,8 @@ def _values(schema: Mapping[str, Any]) -> str:
     """The JSON type of a value, with its limits, in words."""
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
-    if "anyOf" in schema:
-        parts = [_values(part) for part in schema["anyOf"] if part.get("type") != "null"]
+    if alternatives := schema.get("anyOf", schema.get("oneOf")):
+        parts = [_values(part) for part in alternatives if part.get("type") != "null"]
         return " or ".join(dict.fromkeys(parts))
     if "enum" in schema or "const" in schema:
         return " or ".join(f"`{json.dumps(value)}`" for value in schema.get("enum", [schema.get("const")]))

@@ -25,10 +25,10 @@ class GatewaySettings(ServiceSettings):
     embedder_url: RepeatedStr = Field(["http://127.0.0.1:8002"], description="The same for the embedder.")
     reranker_url: RepeatedStr = Field(["http://127.0.0.1:8003"], description="The same for the reranker.")
     generator_max_body_bytes: int = Field(
-        8 * 2**20,
+        64 * 2**20,
         ge=1024,
-        description="Largest accepted body for the generator in bytes; give 67108864 (64 MiB) where it reads images. "
-        "For all other paths --max-body-bytes holds.",
+        description="Largest accepted body for the generator in bytes, as large as one that takes images reads; the generator "
+        "has a limit of its own. For all other paths --max-body-bytes holds.",
     )
     upstream_api_key: SecretStr | None = Field(
         None,

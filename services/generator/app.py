@@ -5,6 +5,7 @@ Called by `__main__`. The only place that joins routes, front end and engine; mu
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from fastapi import FastAPI
 
@@ -16,13 +17,15 @@ from services.generator.api.models import models_router
 from services.generator.api.service import GeneratorService
 from services.generator.engine.handle import EngineHandle, EngineState
 from services.generator.engine.supervisor import EngineSupervisor
-from services.generator.frontend.chat_template import load_chat_template
+from services.generator.frontend.chat_template_files import load_chat_template
 from services.generator.frontend.generation import Engine
 from services.generator.frontend.generation_defaults import read_generation_defaults
 from services.generator.frontend.model_card import read_model_card
 from services.generator.frontend.prompts import PromptPreparer
 from services.generator.frontend.sampling import SamplingReader
 from services.generator.frontend.structured import GrammarReader
+from services.generator.images.preparer import ImagePreparer, IntakeLimits
+from services.generator.images.recipes import read_image_recipe
 from services.generator.metrics import GeneratorMetrics
 from services.generator.settings import GeneratorSettings
 from shared.http.app import Readiness, make_app
@@ -58,7 +61,7 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
         await supervisor.stop()
 
     return make_app(
-        settings,
+        settings.for_images() if service.card.takes_images else settings,
         lifecycle,
         service.metrics.all,
         readiness=lambda: Readiness(ready=handle.state is EngineState.READY, parts={"engine": handle.state.value}),
@@ -82,11 +85,14 @@ def build_service(settings: GeneratorSettings, engine: Engine) -> GeneratorServi
     folder = find_model_folder(settings.model)
     tokenizer = Tokenizer(folder)
     card = read_model_card(folder, settings.model_name, settings.max_model_len, tokenizer.vocab_size)
+    recipe = read_image_recipe(folder)
+    limits = IntakeLimits(settings.limit_images_per_prompt, settings.max_image_bytes, settings.max_image_pixels)
+    images = None if recipe is None else ImagePreparer(recipe, limits)
     defaults = read_generation_defaults(folder) if settings.generation_config == "auto" else None
     return GeneratorService(
-        card=card,
+        card=replace(card, takes_images=images is not None),
         tokenizer=tokenizer,
-        prompts=PromptPreparer(tokenizer, load_chat_template(folder), card),
+        prompts=PromptPreparer(tokenizer, load_chat_template(folder), card, images),
         sampling=SamplingReader(tokenizer, card, defaults),
         grammars=GrammarReader(tokenizer, card),
         engine=engine,

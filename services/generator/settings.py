@@ -23,6 +23,9 @@ ADAPTER_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "
 ADMIN_PATHS = frozenset({"/reset_prefix_cache"}) | ADAPTER_PATHS
 """Calls that change the server."""
 
+IMAGE_BODY_BYTES = 64 * 2**20
+"""Largest accepted body unless given, where the model takes images."""
+
 
 class GeneratorSettings(ModelSettings):
     """Where to serve, which model, and how much of the machine it may take."""
@@ -81,6 +84,23 @@ class GeneratorSettings(ModelSettings):
     )
     admin_api_key: SecretStr | None = Field(
         None, description="Bearer token for calls that change the server; without it those calls are closed."
+    )
+    max_body_bytes: int = Field(
+        8 * 2**20,
+        ge=1024,
+        description="Largest accepted request body in bytes; a larger one is answered 413. 64 MiB unless given where the model "
+        "takes images.",
+    )
+    limit_images_per_prompt: int = Field(5, ge=0, description="Images in one prompt; one more is answered 400.")
+    max_image_bytes: int = Field(
+        20 * 2**20, ge=1, description="Largest accepted image file in bytes, as it is before base64."
+    )
+    max_image_pixels: int = Field(
+        40_000_000,
+        ge=1,
+        le=2**27,
+        description="Largest accepted image in pixels, width times height, as its header has them; decoding takes up to 20 bytes "
+        "for each.",
     )
     lora: RepeatedStr = Field(
         [],
@@ -197,6 +217,11 @@ class GeneratorSettings(ModelSettings):
     def adapters(self) -> dict[str, str]:
         """Folder of each adapter by its name."""
         return {name: folder for name, _, folder in (value.partition("=") for value in self.lora)}
+
+    def for_images(self) -> Self:
+        """The same for a model that takes images: larger bodies, unless their limit was given."""
+        is_given = "max_body_bytes" in self.model_fields_set
+        return self if is_given else self.model_copy(update={"max_body_bytes": IMAGE_BODY_BYTES})
 
     def bearer_keys(self, path: str) -> tuple[SecretStr, ...] | None:
         """Calls that change the server take the admin key only; without one they are closed."""

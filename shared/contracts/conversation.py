@@ -1,6 +1,6 @@
 """The messages of a conversation, past tool calls included, and the fields that go to the model's chat template.
 
-Used by `/v1/chat/completions` and `/tokenize`. Content is text, as a string or as text parts; other parts are refused by name.
+Used by `/v1/chat/completions` and `/tokenize`. What a message says is in `shared.contracts.content`.
 """
 
 import json
@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import from_json
 
+from shared.contracts.content import Content, ImagePart
 from shared.contracts.fields import only
 from shared.contracts.wire import WireModel
 
@@ -21,13 +22,6 @@ def _is_object(text: str) -> str:
         value, allow_nan=False
     )  # a number like 1e999 was read as infinity, which no template could write as JSON
     return text
-
-
-class TextPart(WireModel):
-    """A piece of a message; the only part type so far."""
-
-    type: Literal["text"]
-    text: str
 
 
 class FunctionCall(WireModel):
@@ -52,7 +46,7 @@ class ChatMessage(WireModel):
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: Content | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -67,11 +61,18 @@ class ChatMessage(WireModel):
             raise ValueError("tool_calls: only an assistant's message may have them")
         if self.content is None and not self.tool_calls:
             raise ValueError("content: must be given; only an assistant's message with tool_calls may go without")
+        if self.role != "user" and self.image_parts():
+            raise ValueError("content: only a user's message may have images")
         if self.role == "tool" and self.tool_call_id is None:
             raise ValueError("tool_call_id: a tool's message must name the call that it answers")
         if self.role != "tool" and self.tool_call_id is not None:
             raise ValueError("tool_call_id: only a tool's message may have it")
         return self
+
+    def image_parts(self) -> dict[int, ImagePart]:
+        """Those parts that are images, by their index in the content."""
+        parts = self.content if isinstance(self.content, list) else []
+        return {index: part for index, part in enumerate(parts) if isinstance(part, ImagePart)}
 
 
 class TemplateFields(WireModel):

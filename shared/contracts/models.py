@@ -1,12 +1,14 @@
 """`GET /v1/models`: the list each service answers and the gateway merges.
 
 An adapter's entry has the served base model as `parent`, and as `root` the place it came from; a base model's entry has neither.
+A generator says what its prompts may hold.
 """
 
 from typing import Literal
 
 from shared.contracts.wire import WireModel
 
+Modality = Literal["text", "image"]
 Task = Literal["generate", "embed", "rerank"]
 
 
@@ -21,6 +23,7 @@ class ModelEntry(WireModel):
     max_model_len: int
     root: str | None = None
     parent: str | None = None
+    input_modalities: list[Modality] | None = None
 
 
 class ModelList(WireModel):

@@ -2,6 +2,7 @@
 
 Read by `config` and `vision_families`; what a folder's config.json says on top of it ends up in `DecoderConfig`. A new family is
 one row here. Where a key is absent from a config.json it means what it means in transformers' configuration class of the family.
+Must not import torch: the API process reads config.json by it.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.modeling.config_reader import ConfigReader
-from shared.modeling.rope_config import Sections
 from shared.settings.errors import ModelFolderError
+
+Sections = tuple[int, int, int]
+"""How many pairs of a head turn by the position in time, height and width."""
 
 Windows = tuple[int | None, ...]
 """For each layer, how many positions a token sees, its own included; None is all before it."""

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.modeling.config_reader import ConfigReader
+from shared.modeling.families import Sections
 from shared.modeling.rope_scaling import SCALINGS, RopeScaling
 from shared.settings.errors import ModelFolderError
 
 _HARMLESS = ("rope_type", "type", "finetuned", "original_max_position_embeddings", "partial_rotary_factor")
-
-Sections = tuple[int, int, int]
-"""How many pairs of a head turn by the position in time, height and width."""
 
 
 @dataclass(frozen=True, slots=True)

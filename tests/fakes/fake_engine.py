@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from services.generator.core.adapters import AdapterState
+from services.generator.core.images import PromptImage
 from services.generator.core.messages import TokenEvent, TokenLogprob
 from services.generator.core.request import FinishReason, RequestOptions, SamplingParams
 
@@ -63,6 +64,8 @@ class FakeEngine:
         self.salts: list[str | None] = []
         self.deadlines: list[int | None] = []
         self.max_requests = 512
+        self.max_image_rows = 0
+        self.images: list[tuple[PromptImage, ...]] = []
         self.num_cached_tokens = 0
         self.prompt_logprobs: list[TokenLogprob] | None = None
         self.aborted: list[int] = []
@@ -82,4 +85,5 @@ class FakeEngine:
         self.salts.append(options.cache_salt)
         self.deadlines.append(options.deadline_ms)
         self.used_adapters.append(options.adapter)
+        self.images.append(options.images)
         return ScriptedStream(self, len(self.submitted) - 1, self._answer(prompt, sampling))

@@ -52,6 +52,8 @@ def test_key_sent_on(flags: dict[str, Any], path: str, given: bytes | None, sent
 def test_defaults_and_repeated_urls() -> None:
     settings = load_settings(GatewaySettings, [])
     assert (settings.port, settings.shutdown_grace_s, settings.max_body_bytes) == (8000, 10, 8 * 2**20)
+    assert settings.body_limit_bytes("/v1/chat/completions") == 64 * 2**20
+    assert settings.body_limit_bytes("/v1/embeddings") == 8 * 2**20
     assert [settings.urls(service) for service in Service] == [
         [f"http://127.0.0.1:{port}"] for port in (8001, 8002, 8003)
     ]

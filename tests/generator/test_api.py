@@ -16,7 +16,7 @@ from services.generator.api.completions import completions_router
 from services.generator.api.models import models_router
 from services.generator.api.service import GeneratorService
 from services.generator.core.request import FinishReason
-from services.generator.frontend.chat_template import load_chat_template
+from services.generator.frontend.chat_template_files import load_chat_template
 from services.generator.frontend.model_card import ModelCard
 from services.generator.frontend.prompts import PromptPreparer
 from services.generator.frontend.sampling import SamplingReader
@@ -45,13 +45,16 @@ def spell(text):
 class Api:
     """An application over a fake engine, with raw and typed clients."""
 
-    def __init__(self, folder, max_model_len=MAX_LEN, defaults=None, **service_options):
+    def __init__(self, folder, max_model_len=MAX_LEN, defaults=None, images=None, **service_options):
         self.tokenizer = Tokenizer(folder)
         self.script = lambda prompt, sampling: [*spell("ok")(self.tokenizer), [EOS], FinishReason.STOP]
         self.engine = FakeEngine(lambda prompt, sampling: self.script(prompt, sampling))
-        card = ModelCard("tiny", max_model_len, 259, frozenset([EOS]), created=1)
+        vocab_size = self.tokenizer.vocab_size
+        card = ModelCard(
+            "tiny", max_model_len, vocab_size, frozenset([EOS]), created=1, takes_images=images is not None
+        )
         metrics = GeneratorMetrics()
-        prompts = PromptPreparer(self.tokenizer, load_chat_template(folder), card)
+        prompts = PromptPreparer(self.tokenizer, load_chat_template(folder), card, images)
         sampling = SamplingReader(self.tokenizer, card, defaults)
         grammars = GrammarReader(self.tokenizer, card)
         service = GeneratorService(
@@ -110,6 +113,7 @@ def api(tiny_llama):
 NO_HITS = {"prompt_tokens_details": {"cached_tokens": 0}}
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"prompt": "hi"}
+TEXT_PART = {"type": "text", "text": "a"}
 
 
 # --- shapes ---
@@ -393,7 +397,29 @@ BAD = [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
     (
         "/v1/chat/completions",
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        {"messages": [{"role": "user", "content": [TEXT_PART, {"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "messages.0.content.1",
+    ),
+    *(
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [TEXT_PART, part]}]},
+            f"messages.0.content.1{at}",
+        )
+        for part, at in [
+            ("a", ".type"),
+            ({"type": "file", "file": {}}, ".type"),
+            ({"type": ["text"]}, ".type"),
+            ({"type": "text", "text": 1}, ".text"),
+            ({"type": "image_url", "image_url": "x"}, ".image_url"),
+            ({"type": "image_url", "image_url": {"url": ""}}, ".image_url.url"),
+            ({"type": "image_url", "image_url": {"url": "x", "detail": "more"}}, ".image_url.detail"),
+            ({"type": "image_url", "image_url": {"url": "x"}, "uuid": "x"}, ".uuid"),
+        ]
+    ),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "system", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "messages.0.content",
     ),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 5000}]}, "messages"),

@@ -5,7 +5,8 @@ import json
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from services.generator.frontend.chat_template import ChatTemplate, load_chat_template
+from services.generator.frontend.chat_template import ChatTemplate
+from services.generator.frontend.chat_template_files import load_chat_template
 from shared.errors import InvalidRequestError
 from tests.generator.test_api import Api
 

@@ -8,7 +8,7 @@ import pytest
 
 from services.generator.core.request import SamplingParams
 from services.generator.engine.build import build_model
-from services.generator.frontend.chat_template import load_chat_template
+from services.generator.frontend.chat_template_files import load_chat_template
 from services.generator.settings import GeneratorSettings
 from tests.fakes.service_process import ServiceProcess
 from tests.generator.driving import OfflineEngine

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from services.generator.core.messages import TokenLogprob
 from services.generator.core.request import FinishReason
+from services.generator.images.preparer import ImagePreparer, IntakeLimits
 from shared.contracts.chat import ChatRequest
 from shared.contracts.completions import CompletionRequest
 from shared.contracts.fields import Standing, standing
 from shared.contracts.tokenize import DetokenizeRequest, TokenizeRequest
+from tests.fakes.row_per_pixel import RowPerPixel
 from tests.generator.test_api import EOS, Api
 
 wild = st.recursive(
@@ -67,13 +69,25 @@ RIGHT = {
     **dict.fromkeys(["prediction", "prompt_cache_options"], st.just({})),
     **dict.fromkeys(["min_tokens", "top_logprobs"], st.integers(0, 3)),
 }
+nearly_parts = st.sampled_from(
+    [
+        None,
+        "text",
+        {},
+        {"type": "file"},
+        {"type": "text", "text": "a"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}},
+        {"type": "image_url", "image_url": {"url": "file:///a", "detail": "auto"}},
+    ]
+)
 NEARLY = {
     "prompt": st.sampled_from(["", [], [""], [[]], [259], [-1], [True], ["a", 1], "x" * 70, ["a"] * 300]),
     "messages": st.lists(
         st.fixed_dictionaries(
             {"role": st.sampled_from(["user", "assistant", "tool", "function"])},
             optional={
-                "content": st.sampled_from([None, "a", [], [{"type": "image_url"}], 3]),
+                "content": st.sampled_from([None, "a", [], [{"type": "image_url"}], 3])
+                | st.lists(nearly_parts, max_size=3),
                 "tool_calls": st.sampled_from([None, [], [{"id": "c"}], [{"function": {"arguments": "{"}}]]),
                 "tool_call_id": texts,
                 "tone": texts,
@@ -131,7 +145,7 @@ def speak(prompt, sampling):
 @pytest.fixture(scope="module")
 def api(tiny_llama):
     """One application for all examples: what a request breaks, the next ones show."""
-    api = Api(tiny_llama)
+    api = Api(tiny_llama, images=ImagePreparer(RowPerPixel(258), IntakeLimits(2, 100, 100)))
     api.script = speak
     return api
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import openai
 import pytest
 from openai.types import Completion, Model
@@ -9,7 +10,11 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from services.generator.core.messages import TokenLogprob
 from services.generator.core.request import FinishReason
+from services.generator.images.preparer import ImagePreparer, IntakeLimits
+from tests.fakes.image_files import RGB, image_part, png
 from tests.fakes.live_server import LiveServer
+from tests.fakes.row_per_pixel import RowPerPixel
+from tests.fakes.tiny_vision import IMAGE_TOKEN_ID, save_image_tokenizer
 from tests.generator.test_api import EOS, Api
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -151,3 +156,38 @@ def test_errors_have_the_clients_types_in_streams_too(client):
     with pytest.raises(openai.InternalServerError) as late:
         client.completions.create(model="tiny", prompt="a", extra_headers={"X-Request-Deadline": "1000"})
     assert (late.value.code, late.value.status_code) == ("deadline_exceeded", 504)
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory) -> Iterator[tuple[openai.OpenAI, Api]]:
+    """A client of a model that takes images, and what is behind it."""
+    folder = tmp_path_factory.mktemp("image-tokenizer")
+    save_image_tokenizer(folder)
+    api = Api(folder, images=ImagePreparer(RowPerPixel(IMAGE_TOKEN_ID), IntakeLimits(2, 2000, 400)))
+    api.engine.max_image_rows = 40
+    with (
+        LiveServer(api.app) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client,
+    ):
+        yield client, api
+
+
+def test_an_image(seeing):
+    client, api = seeing
+    image = image_part(png(np.full((2, 3, 3), (1, 2, 3)), colour_type=RGB))
+    image["image_url"]["detail"] = "high"
+    messages = [{"role": "user", "content": [{"type": "text", "text": "what?"}, image]}]
+    answer = strictly(ChatCompletion, client.chat.completions.create(model="tiny", messages=messages))
+    assert answer.choices[0].message.content == "ok"
+    assert answer.usage.prompt_tokens == len("user: what?") + 6 + len("assistant:")
+    ((sent,),) = api.engine.images
+    assert (sent.position, sent.grid, sent.pixels.data) == (len("user: what?"), (1, 2, 3), bytes([1, 2, 3]) * 6)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_image_that_cannot_be_read_has_the_clients_error_before_a_stream_starts(seeing, stream):
+    client, _ = seeing
+    messages = [{"role": "user", "content": [image_part(b"hello")]}]
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(model="tiny", messages=messages, stream=stream)
+    assert (error.value.code, error.value.param) == ("image_invalid", "messages.0.content.0")

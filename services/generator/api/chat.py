@@ -55,8 +55,9 @@ async def start_chat(service: GeneratorService, body: ChatRequest, deadline: int
     """Check everything, then start all choices."""
     service.check(body)
     prompt = await service.prompts.from_chat(body.messages, body)
-    choices = await service.start(body, [prompt], service.sampling.defaults.max_tokens, deadline_ms=deadline)
-    return Started([prompt], choices, choices.pieces())
+    default = service.sampling.defaults.max_tokens
+    choices = await service.start(body, [prompt.token_ids], default, deadline_ms=deadline, images=prompt.images)
+    return Started([prompt.token_ids], choices, choices.pieces())
 
 
 class _Answer:

@@ -43,7 +43,7 @@ def models_router(service: GeneratorService) -> APIRouter:
 
 async def _tokens(service: GeneratorService, body: TokenizeRequest) -> list[int]:
     if body.messages is not None:
-        text = service.prompts.render(body.messages, body)
-        return await service.prompts.tokenize(text, add_special_tokens=bool(body.add_special_tokens))
+        with_special = bool(body.add_special_tokens)
+        return await service.prompts.tokenize_chat(body.messages, body, add_special_tokens=with_special)
     with_special = True if body.add_special_tokens is None else body.add_special_tokens
     return await service.prompts.tokenize(body.prompt or "", add_special_tokens=with_special)

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from fastapi import Request
 
+from services.generator.core.images import PromptImage
 from services.generator.core.request import RequestOptions, SamplingParams
 from services.generator.frontend.choices import Choices
 from services.generator.frontend.generation import Engine, Pieces, TextRules
@@ -19,7 +20,7 @@ from services.generator.frontend.structured import GrammarReader
 from services.generator.metrics import GeneratorMetrics
 from shared.contracts.generation import GenerationFields
 from shared.contracts.wire import WireModel
-from shared.errors import AdapterNotFoundError, InvalidRequestError
+from shared.errors import AdapterNotFoundError, ImageInvalidError, InvalidRequestError
 from shared.http.body import json_body
 from shared.http.disconnect import until_disconnect
 from shared.text.tokenizer import Tokenizer
@@ -100,6 +101,7 @@ class GeneratorService:
         *,
         deadline_ms: int | None,
         scores_prompt: bool = False,
+        images: tuple[PromptImage, ...] = (),
     ) -> Choices:
         """Start `n` choices for each prompt; all checks are done before any of them runs.
 
@@ -107,12 +109,14 @@ class GeneratorService:
             default_max_tokens: output limit where the request has none; None for all that fits.
             deadline_ms: unix time in milliseconds after which the client wants no answer.
             scores_prompt: whether log-probabilities of the prompt are wanted too.
+            images: of the prompt, which is one then.
         """
         num_choices = len(prompts) * (fields.n or 1)
         if num_choices > self.engine.max_requests:
             raise InvalidRequestError(
                 f"n: {num_choices} answers are asked for, at most {self.engine.max_requests} fit here", param="n"
             )
+        self._check_rows(images)
         grammar = await self.grammars.read(fields)
         params = self.sampling.read(fields, scores_prompt=scores_prompt, grammar=grammar)
         work: list[tuple[list[int], SamplingParams]] = []
@@ -120,11 +124,21 @@ class GeneratorService:
             max_tokens = self.prompts.max_tokens(prompt, fields.output_limit(), default_max_tokens)
             work += [(prompt, choice) for choice in choices_of(params, max_tokens, fields.n or 1)]
         rules = self._text_rules(fields)
-        options = RequestOptions(fields.cache_salt, deadline_ms, self.adapter_of(fields))
+        options = RequestOptions(fields.cache_salt, deadline_ms, self.adapter_of(fields), images)
         choices = Choices(self.engine, self.tokenizer, work, rules, options)
         await choices.start()
         self.metrics.prompt_tokens.inc(sum(map(len, prompts)))
         return choices
+
+    def _check_rows(self, images: Sequence[PromptImage]) -> None:
+        """Images that the engine could never hold together would wait for ever; the same image twice is held once."""
+        num_rows = sum({image.digest: image.num_rows for image in images}.values())
+        if num_rows > self.engine.max_image_rows:
+            raise ImageInvalidError(
+                f"messages: the images have {num_rows} rows; the engine holds {self.engine.max_image_rows} at once "
+                "(--encoder-cache-size)",
+                param="messages",
+            )
 
     def _text_rules(self, fields: GenerationFields) -> TextRules:
         return TextRules(

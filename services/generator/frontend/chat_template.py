@@ -7,7 +7,6 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
@@ -17,8 +16,6 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from shared.errors import InvalidRequestError
-from shared.settings.errors import ModelFolderError
-from shared.settings.model_folder import read_json
 
 _OWN_NAMES = frozenset({"messages", "add_generation_prompt", "continue_final_message", "tools", "documents"})
 """What the request itself says; no request can set them as variables of the template."""
@@ -47,6 +44,7 @@ class ChatTemplate:
 
     Attributes:
         knows_tool_calls: whether it reads the calls of an assistant's message.
+        reads_strings: whether it writes content that is a string; some of vision-language models read parts only.
         variables: names that it reads and a request may set.
     """
 
@@ -61,6 +59,9 @@ class ChatTemplate:
         self._special_tokens = special_tokens
         self.knows_tool_calls = "tool_calls" in source
         names = meta.find_undeclared_variables(environment.parse(source))
+        self.reads_strings = self._writes(_END_OF_CONTENT) or not self._writes(
+            [{"type": "text", "text": _END_OF_CONTENT}]
+        )
         self.variables = names - environment.globals.keys() - special_tokens.keys() - _OWN_NAMES
 
     def render(
@@ -92,7 +93,7 @@ class ChatTemplate:
                 "continue_final_message: the last message must be the text of an assistant",
                 param="continue_final_message",
             )
-        marked = {**last, "content": last["content"] + _END_OF_CONTENT}
+        marked = {**last, "content": _marked(last["content"])}
         text, mark, _ = self._render([*before, marked], variables, add_generation_prompt=False).rpartition(
             _END_OF_CONTENT
         )
@@ -118,12 +119,29 @@ class ChatTemplate:
         except _TEMPLATE_FAULTS as error:
             raise InvalidRequestError(f"messages: the chat template refuses them: {error}", param="messages") from None
 
+    def _writes(self, content: str | list[dict[str, str]]) -> bool:
+        """Whether a user's message of this content can be found in the text; a template may drop what it does not expect."""
+        try:
+            text = self._render([{"role": "user", "content": content}], {}, add_generation_prompt=True)
+        except InvalidRequestError:
+            return False
+        # Text that was written as the list that it came in is not read.
+        return _END_OF_CONTENT in text and "'type'" not in text
+
     def _check(self, variables: Mapping[str, Any]) -> None:
         for name in variables:
             if name not in self.variables:
                 known = f"it has {', '.join(sorted(self.variables))}" if self.variables else "it has none"
                 param = f"chat_template_kwargs.{name[:64]}"
                 raise InvalidRequestError(f"{param}: the chat template has no such variable; {known}", param=param)
+
+
+def _marked(content: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
+    """An assistant's content with a mark at its end."""
+    if isinstance(content, str):
+        return content + _END_OF_CONTENT
+    *before, last = content or [{"type": "text", "text": ""}]
+    return [*before, {**last, "text": last["text"] + _END_OF_CONTENT}]
 
 
 class _GenerationTag(Extension):
@@ -135,40 +153,6 @@ class _GenerationTag(Extension):
         """The body of the block."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def load_chat_template(folder: Path) -> ChatTemplate | None:
-    """The template in a model's folder, or None where the model has none.
-
-    Raises:
-        ModelFolderError: there is one and it is not valid jinja.
-    """
-    path = folder / "tokenizer_config.json"
-    config = read_json(path) if path.is_file() else {}
-    file = folder / "chat_template.jinja"
-    source = file.read_text(encoding="utf-8") if file.is_file() else _default_of(config.get("chat_template"))
-    if not isinstance(source, str):
-        return None
-    names = ("bos_token", "eos_token", "unk_token", "pad_token")
-    special_tokens = {name: text for name in names if (text := _token_text(config.get(name))) is not None}
-    try:
-        return ChatTemplate(source, special_tokens)
-    except jinja2.TemplateSyntaxError as error:
-        raise ModelFolderError(f"the chat template is not valid: {error}") from error
-
-
-def _default_of(value: Any) -> Any:
-    """The template, or that of several which is named default."""
-    if not isinstance(value, list):
-        return value
-    return next(
-        (item.get("template") for item in value if isinstance(item, dict) and item.get("name") == "default"), None
-    )
-
-
-def _token_text(value: Any) -> str | None:
-    text = value.get("content") if isinstance(value, dict) else value
-    return text if isinstance(text, str) else None
 
 
 def _to_json(

@@ -47,6 +47,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def max_image_rows(self) -> int:
+        """Rows that the different images of one request may have together."""
+        ...
+
+    @property
     def adapters(self) -> Mapping[str, AdapterState]:
         """What requests may name, by name."""
         ...

@@ -24,6 +24,7 @@ class ModelCard:
     vocab_size: int
     eos_token_ids: frozenset[int]
     created: int
+    takes_images: bool = False
 
     def check_name(self, asked: str | None) -> None:
         """Raise ModelNotFoundError unless `asked` is this model or left out."""
@@ -32,18 +33,17 @@ class ModelCard:
 
     def adapter_entry(self, adapter: AdapterDescription) -> ModelEntry:
         """The line of an adapter of this model."""
-        return ModelEntry(
-            id=adapter.name,
-            created=self.created,
-            task="generate",
-            max_model_len=self.max_model_len,
-            root=adapter.root,
-            parent=self.name,
-        )
+        return self.entry().model_copy(update={"id": adapter.name, "root": adapter.root, "parent": self.name})
 
     def entry(self) -> ModelEntry:
         """Its line in `/v1/models`."""
-        return ModelEntry(id=self.name, created=self.created, task="generate", max_model_len=self.max_model_len)
+        return ModelEntry(
+            id=self.name,
+            created=self.created,
+            task="generate",
+            max_model_len=self.max_model_len,
+            input_modalities=["text", "image"] if self.takes_images else ["text"],
+        )
 
 
 def read_model_card(folder: Path, name: str, max_model_len: int | None, num_token_ids: int) -> ModelCard:

@@ -4,13 +4,15 @@ Called by the API routes before a request is submitted. Tokenizes off the event 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from services.generator.frontend.chat_template import ChatTemplate
-from services.generator.frontend.conversation import template_messages
+from services.generator.frontend.conversation import image_urls, template_messages
 from services.generator.frontend.model_card import ModelCard
+from services.generator.images.placeholders import ImagePrompt, expand
+from services.generator.images.preparer import ImagePreparer
 from shared.contracts.completions import Prompt
 from shared.contracts.conversation import ChatMessage, TemplateFields
 from shared.errors import ContextLengthExceededError, InvalidRequestError
@@ -27,11 +29,19 @@ class PromptPreparer:
 
     Args:
         card: limits of the model.
+        images: None where the model takes none.
     """
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, card: ModelCard) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        card: ModelCard,
+        images: ImagePreparer | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._template = template
+        self._images = images
         self._vocab_size = card.vocab_size
         self._max_model_len = card.max_model_len
         self._max_chars = card.max_model_len * tokenizer.max_token_chars
@@ -49,20 +59,53 @@ class PromptPreparer:
             raise InvalidRequestError("prompt: must not be empty", param="prompt")
         if len(items) > MAX_PROMPTS:
             raise InvalidRequestError(f"prompt: at most {MAX_PROMPTS} prompts, {len(items)} given", param="prompt")
-        return [await self._prepare(item, "prompt", add_special_tokens=True) for item in items]
+        return [await self._from_item(item) for item in items]
 
-    async def from_chat(self, messages: Sequence[ChatMessage], fields: TemplateFields) -> list[int]:
-        """Token ids of a conversation; the same errors, and that the model has no chat template."""
-        return await self._prepare(self.render(messages, fields), "messages", add_special_tokens=False)
+    async def from_chat(self, messages: Sequence[ChatMessage], fields: TemplateFields) -> ImagePrompt:
+        """A conversation with its images; the same errors, and that the model has no chat template.
 
-    def render(self, messages: Sequence[ChatMessage], fields: TemplateFields) -> str:
-        """The conversation as the template writes it."""
-        if self._template is None:
+        Raises:
+            ImageInvalidError: an image cannot be read, or the model takes none like it.
+        """
+        urls = self._image_urls(messages)
+        token_ids = await self._encode(self._render(messages, fields), "messages", add_special_tokens=False)
+        prompt = await self._with_images(token_ids, urls)
+        self._check(prompt.token_ids, "messages", num_rows=prompt.num_rows)
+        return prompt
+
+    async def tokenize_chat(
+        self, messages: Sequence[ChatMessage], fields: TemplateFields, *, add_special_tokens: bool
+    ) -> list[int]:
+        """Token ids of a conversation, room for its images included, without limits on their number."""
+        urls = self._image_urls(messages)
+        token_ids = await self.tokenize(self._render(messages, fields), add_special_tokens=add_special_tokens)
+        return (await self._with_images(token_ids, urls)).token_ids
+
+    def _image_urls(self, messages: Sequence[ChatMessage]) -> dict[str, str]:
+        urls = image_urls(messages)
+        if urls and self._images is None:
+            param = next(iter(urls))
+            raise InvalidRequestError(f"{param}: this model takes no images", param=param)
+        if self._images is not None:
+            self._images.check_count(len(urls))
+        return urls
+
+    async def _with_images(self, token_ids: list[int], urls: Mapping[str, str]) -> ImagePrompt:
+        if self._images is None:
+            return ImagePrompt(token_ids)
+        self._check_placeholders(token_ids, "messages", len(urls))
+        return expand(token_ids, await self._images.prepare(urls), self._images.image_token_id)
+
+    def _render(self, messages: Sequence[ChatMessage], fields: TemplateFields) -> str:
+        template = self._template
+        if template is None:
             raise InvalidRequestError(
                 "messages: this model has no chat template; use /v1/completions", param="messages"
             )
-        return self._template.render(
-            template_messages(messages, knows_tool_calls=self._template.knows_tool_calls),
+        return template.render(
+            template_messages(
+                messages, knows_tool_calls=template.knows_tool_calls, reads_strings=template.reads_strings
+            ),
             add_generation_prompt=fields.add_generation_prompt is not False,
             continue_final_message=bool(fields.continue_final_message),
             variables=fields.chat_template_kwargs,
@@ -106,17 +149,33 @@ class PromptPreparer:
             )
         return asked
 
-    async def _prepare(self, prompt: str | list[int], param: str, *, add_special_tokens: bool) -> list[int]:
-        if isinstance(prompt, str):
-            if len(prompt) > self._max_chars:  # cheaper than tokenizing megabytes that cannot fit
-                raise self._too_long(f"more than {self._max_model_len}", param)
-            prompt = await self.tokenize(prompt, add_special_tokens=add_special_tokens)
-        if not prompt:
+    async def _from_item(self, item: str | list[int]) -> list[int]:
+        token_ids = await self._encode(item, "prompt", add_special_tokens=True) if isinstance(item, str) else item
+        self._check_placeholders(token_ids, "prompt", 0)
+        self._check(token_ids, "prompt")
+        return token_ids
+
+    async def _encode(self, text: str, param: str, *, add_special_tokens: bool) -> list[int]:
+        if len(text) > self._max_chars:  # cheaper than tokenizing megabytes that cannot fit
+            raise self._too_long(f"more than {self._max_model_len}", param)
+        return await self.tokenize(text, add_special_tokens=add_special_tokens)
+
+    def _check(self, token_ids: Sequence[int], param: str, num_rows: int = 0) -> None:
+        if not token_ids:
             raise InvalidRequestError(f"{param}: must not be empty", param=param)
-        if len(prompt) >= self._max_model_len:
-            raise self._too_long(str(len(prompt)), param)
-        self._check_vocabulary(prompt, param)
-        return prompt
+        if len(token_ids) >= self._max_model_len:
+            raise self._too_long(str(len(token_ids)), param, num_rows)
+        self._check_vocabulary(token_ids, param)
+
+    def _check_placeholders(self, token_ids: Sequence[int], param: str, num_images: int) -> None:
+        """One for each image, however they came there."""
+        found = 0 if self._images is None else token_ids.count(self._images.image_token_id)
+        if self._images is not None and found != num_images:
+            raise InvalidRequestError(
+                f"{param}: has the placeholder of an image, token {self._images.image_token_id}, {found} times for "
+                f"{num_images} images",
+                param=param,
+            )
 
     def _check_vocabulary(self, token_ids: Sequence[int], param: str) -> None:
         bad = next((token_id for token_id in token_ids if token_id >= self._vocab_size), None)
@@ -125,9 +184,10 @@ class PromptPreparer:
                 f"{param}: token id {bad} is not in the vocabulary of {self._vocab_size}", param=param
             )
 
-    def _too_long(self, count: str, param: str) -> ContextLengthExceededError:
+    def _too_long(self, count: str, param: str, num_rows: int = 0) -> ContextLengthExceededError:
+        images = f", {num_rows} of them for images" if num_rows else ""
         return ContextLengthExceededError(
-            f"{param}: has {count} tokens; the context is {self._max_model_len} tokens, prompt and answer together",
+            f"{param}: has {count} tokens{images}; the context is {self._max_model_len} tokens, prompt and answer together",
             param=param,
         )
 
