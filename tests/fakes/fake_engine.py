@@ -1,12 +1,12 @@
 """An engine for API tests that says what it is told to say, token by token, and remembers what was asked of it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from services.generator.core.adapters import AdapterState
 from services.generator.core.images import PromptImage
 from services.generator.core.messages import TokenEvent, TokenLogprob
-from services.generator.core.request import FinishReason, RequestOptions, SamplingParams
+from services.generator.core.request import Choice, FinishReason, RequestOptions, SamplingParams
 
 
 class ScriptedStream:
@@ -78,7 +78,10 @@ class FakeEngine:
         if self.closed is not None:
             raise self.closed
 
-    def submit(self, prompt: list[int], sampling: SamplingParams, options: RequestOptions) -> ScriptedStream:
+    def submit(self, choices: Sequence[Choice], options: RequestOptions) -> list[ScriptedStream]:
+        return [self._submit(prompt, sampling, options) for prompt, sampling in choices]
+
+    def _submit(self, prompt: list[int], sampling: SamplingParams, options: RequestOptions) -> ScriptedStream:
         if self.refusal is not None and len(self.submitted) >= (self.refuse_after or 0):
             raise self.refusal
         self.submitted.append((prompt, sampling))

@@ -224,7 +224,7 @@ def test_the_loop_answers_hello_submit_and_abort_over_its_transport():
     engine = Engine()
     engine.requests[0] = Request("f", 0, [1, 2], SamplingParams(max_tokens=3, temperature=0))
     engine.outputs[0], engine.ends[0] = [], []
-    engine.transport.put("f", Submit(engine.requests[0]))
+    engine.transport.put("f", Submit([engine.requests[0]]))
     for frontend_id, command in engine.transport.receive(0):
         engine.loop._obey(frontend_id, command)
     engine.drain()

@@ -155,7 +155,7 @@ def test_a_real_loop_gives_the_same_tokens_however_many_steps_are_in_flight(tiny
     each = [params(grammar, temperature=0.0, max_tokens=30 + index) for index, grammar in enumerate(grammars)]
     prompts = [[index, 7, 9] * (index + 1) for index in range(len(each))]
     for index, (prompt, sampling) in enumerate(zip(prompts, each, strict=True)):
-        transport.put("f", Submit(Request("f", index, prompt, sampling)))
+        transport.put("f", Submit([Request("f", index, prompt, sampling)]))
     for frontend_id, command in transport.receive(0):
         loop._obey(frontend_id, command)
     while built.scheduler.has_work:

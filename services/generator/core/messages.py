@@ -20,9 +20,9 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
 
 
 class Submit(msgspec.Struct, tag=True, frozen=True):
-    """Start a request."""
+    """Start the choices of one API request together, so that nothing changes between them: all get the same adapter version."""
 
-    request: Request
+    requests: list[Request]
 
 
 class Abort(msgspec.Struct, tag=True, frozen=True):

@@ -82,6 +82,10 @@ class SamplingParams(msgspec.Struct, frozen=True):
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
 
+Choice = tuple[list[int], SamplingParams]
+"""Prompt and parameters of one of the sequences that an API request asks for."""
+
+
 class RequestOptions(msgspec.Struct, frozen=True):
     """What all choices of one API request share besides prompt and sampling; see `Request`."""
 

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -33,7 +33,7 @@ from services.generator.core.messages import (
     Submit,
     TokenEvent,
 )
-from services.generator.core.request import Request, RequestOptions, SamplingParams
+from services.generator.core.request import Choice, Request, RequestOptions
 from services.generator.engine.adapter_calls import AdapterCalls, MakeCommand
 from services.generator.engine.token_stream import TokenStream
 from services.generator.engine.wire import encode_command
@@ -149,8 +149,8 @@ class EngineHandle:
         if self.state is EngineState.READY:
             self._send(Shutdown())
 
-    def submit(self, prompt: list[int], sampling: SamplingParams, options: RequestOptions) -> TokenStream:
-        """Start a request; its events come from the stream, which the caller must close.
+    def submit(self, choices: Sequence[Choice], options: RequestOptions) -> list[TokenStream]:
+        """Start all choices of an API request, or none; the events of each come from its stream, which the caller must close.
 
         Raises:
             NotReadyError: the engine is still loading.
@@ -158,13 +158,18 @@ class EngineHandle:
             OverloadedError: too many requests are in the engine.
         """
         self.check_open()
-        if len(self._waiters) >= self.max_requests:
-            raise OverloadedError(f"{len(self._waiters)} requests are running or queued, the limit", retry_after_s=1)
-        request_id = next(self._ids)
+        if len(self._waiters) + len(choices) > self.max_requests:
+            raise OverloadedError(f"{len(self._waiters)} requests are running or queued, near the limit", retry_after_s=1)
+        shared = (options.cache_salt, options.deadline_ms, options.adapter, options.images)
+        requests = [
+            Request(self._frontend_id, next(self._ids), prompt, sampling, *shared) for prompt, sampling in choices
+        ]
+        self._send(Submit(requests))
+        return [self._stream(request.request_id) for request in requests]
+
+    def _stream(self, request_id: int) -> TokenStream:
         waiter: asyncio.Queue[TokenEvent | None] = asyncio.Queue()
         self._waiters[request_id] = waiter
-        shared = (options.cache_salt, options.deadline_ms, options.adapter, options.images)
-        self._send(Submit(Request(self._frontend_id, request_id, prompt, sampling, *shared)))
         return TokenStream(self.close, request_id, waiter)
 
     def close(self, request_id: int) -> None:

@@ -206,9 +206,10 @@ class EngineLoop(Generic[Launched]):
             case Hello():
                 self._greet(frontend_id, command)
             case Submit():
-                reason = self._scheduler.submit(command.request)
-                if reason is not None:
-                    self._end(frontend_id, command.request.request_id, reason)
+                for request in command.requests:
+                    reason = self._scheduler.submit(request)
+                    if reason is not None:
+                        self._end(frontend_id, request.request_id, reason)
             case Abort():
                 if self._scheduler.abort((frontend_id, command.request_id)):
                     self._end(frontend_id, command.request_id, FinishReason.ABORT)

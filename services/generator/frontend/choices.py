@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-from services.generator.core.request import RequestOptions, SamplingParams
+from services.generator.core.request import Choice, RequestOptions
 from services.generator.frontend.generation import Engine, TextPiece, TextRules, TokenSource, check_end, generate_text
 from shared.text.tokenizer import Tokenizer
 
@@ -24,7 +24,7 @@ class Choices:
         self,
         engine: Engine,
         tokenizer: Tokenizer,
-        work: Sequence[tuple[list[int], SamplingParams]],
+        work: Sequence[Choice],
         rules: TextRules,
         options: RequestOptions,
     ) -> None:
@@ -47,8 +47,7 @@ class Choices:
             ServiceError: the engine does not take all of them; none is left running then.
         """
         try:
-            for prompt, sampling in self._work:
-                self._sources.append(self._engine.submit(prompt, sampling, self._options))
+            self._sources += self._engine.submit(self._work, self._options)
         except BaseException:
             await self.aclose()
             raise

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from services.generator.core.adapters import AdapterState
 from services.generator.core.messages import TokenEvent, TokenLogprob
-from services.generator.core.request import FinishReason, RequestOptions, SamplingParams
+from services.generator.core.request import Choice, FinishReason, RequestOptions
 from services.generator.frontend.detokenizer import IncrementalDetokenizer
 from services.generator.frontend.stop_strings import StopStrings
 from shared.contracts.generation import FinishReason as PublicReason
@@ -56,8 +56,8 @@ class Engine(Protocol):
         """What requests may name, by name."""
         ...
 
-    def submit(self, prompt: list[int], sampling: SamplingParams, options: RequestOptions) -> TokenSource:
-        """Start a request, or raise at once where the engine takes none."""
+    def submit(self, choices: Sequence[Choice], options: RequestOptions) -> Sequence[TokenSource]:
+        """Start all choices of a request, or raise at once where the engine does not take all of them."""
         ...
 
 
