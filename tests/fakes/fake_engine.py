@@ -79,11 +79,11 @@ class FakeEngine:
             raise self.closed
 
     def submit(self, choices: Sequence[Choice], options: RequestOptions) -> list[ScriptedStream]:
+        if self.refusal is not None and len(self.submitted) + len(choices) > (self.refuse_after or 0):
+            raise self.refusal
         return [self._submit(prompt, sampling, options) for prompt, sampling in choices]
 
     def _submit(self, prompt: list[int], sampling: SamplingParams, options: RequestOptions) -> ScriptedStream:
-        if self.refusal is not None and len(self.submitted) >= (self.refuse_after or 0):
-            raise self.refusal
         self.submitted.append((prompt, sampling))
         self.salts.append(options.cache_salt)
         self.deadlines.append(options.deadline_ms)

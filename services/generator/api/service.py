@@ -126,7 +126,7 @@ class GeneratorService:
         rules = self._text_rules(fields)
         options = RequestOptions(fields.cache_salt, deadline_ms, self.adapter_of(fields), images)
         choices = Choices(self.engine, self.tokenizer, work, rules, options)
-        await choices.start()
+        choices.start()
         self.metrics.prompt_tokens.inc(sum(map(len, prompts)))
         return choices
 

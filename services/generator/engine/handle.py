@@ -159,7 +159,9 @@ class EngineHandle:
         """
         self.check_open()
         if len(self._waiters) + len(choices) > self.max_requests:
-            raise OverloadedError(f"{len(self._waiters)} requests are running or queued, near the limit", retry_after_s=1)
+            raise OverloadedError(
+                f"{len(self._waiters)} requests are running or queued, near the limit", retry_after_s=1
+            )
         shared = (options.cache_salt, options.deadline_ms, options.adapter, options.images)
         requests = [
             Request(self._frontend_id, next(self._ids), prompt, sampling, *shared) for prompt, sampling in choices

@@ -40,17 +40,13 @@ class Choices:
         """Choices of the request."""
         return len(self._work)
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Submit all.
 
         Raises:
-            ServiceError: the engine does not take all of them; none is left running then.
+            ServiceError: the engine does not take all of them; none is running then.
         """
-        try:
-            self._sources += self._engine.submit(self._work, self._options)
-        except BaseException:
-            await self.aclose()
-            raise
+        self._sources = list(self._engine.submit(self._work, self._options))
 
     @property
     def adapter(self) -> str | None:
