@@ -65,7 +65,7 @@ class PromptPreparer:
         """A conversation with its images; the same errors, and that the model has no chat template.
 
         Raises:
-            ImageInvalidError: an image cannot be read, or the model takes none like it.
+            ImageInvalidError: an image cannot be read, or is beyond the limits.
         """
         urls = self._image_urls(messages)
         token_ids = await self._encode(self._render(messages, fields), "messages", add_special_tokens=False)

@@ -27,9 +27,6 @@ from shared.modeling.config_reader import ConfigReader
 from shared.settings.errors import ModelFolderError
 from shared.settings.model_folder import read_json
 
-MAX_ASPECT_RATIO = 200
-"""Of an image whose shorter side gets a fixed length: beyond it the longer side, most of which is cut away, would fill memory."""
-
 _BICUBIC = 3
 _OF_CLIP: Mapping[str, Any] = {
     "size": {"shortest_edge": 224},
@@ -146,10 +143,7 @@ class ClipRecipe:
         self._description = repr(preprocessing).encode()
 
     def grid_for(self, height: int, width: int) -> tuple[int, int, int]:
-        """The same for every image that is not much longer than wide, or the other way round."""
-        short, long = sorted((height, width))
-        if isinstance(self._preprocessing.size, int) and long > MAX_ASPECT_RATIO * short:
-            raise ValueError(f"one side is more than {MAX_ASPECT_RATIO} times as long as the other")
+        """The same for every image."""
         return self._grid
 
     def prepare(self, image: Image.Image) -> PreparedImage:

@@ -60,7 +60,7 @@ class ImagePreparer:
         Args:
             urls: of each, by the name of the part that has it.
         Raises:
-            ImageInvalidError: the first that cannot be read, or that the model does not take.
+            ImageInvalidError: the first that cannot be read, or is beyond the limits.
         """
         if not urls:
             return []
@@ -72,7 +72,6 @@ class ImagePreparer:
     def _prepare(self, part: str, url: str) -> PreparedImage:
         try:
             image = decode(read_data_uri(url, self._limits.max_bytes), self._limits.max_pixels)
-            self._recipe.grid_for(image.height, image.width)
         except ValueError as error:
             raise ImageInvalidError(f"{part}: {error}", param=part) from None
         return self._recipe.prepare(image)

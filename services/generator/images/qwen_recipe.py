@@ -37,7 +37,6 @@ _DEFAULTS: Mapping[str, Any] = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
-_MAX_ASPECT_RATIO = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +89,7 @@ class QwenRecipe:
 
 
 def fitting_size(height: int, width: int, preprocessing: QwenPreprocessing) -> tuple[int, int]:
-    """Height and width in whole blocks, near the given ones and with as many pixels as the model takes.
-
-    Raises:
-        ValueError: one side is more than 200 times the other.
-    """
-    if max(height, width) > _MAX_ASPECT_RATIO * min(height, width):
-        raise ValueError(
-            f"the image is {width} pixels wide and {height} high; "
-            f"one side may be at most {_MAX_ASPECT_RATIO} times as long as the other"
-        )
+    """Height and width in whole blocks, near the given ones and with as many pixels as the model takes."""
     block = preprocessing.block_size
     rounded = round(height / block) * block, round(width / block) * block
     num_pixels = rounded[0] * rounded[1]

@@ -31,13 +31,9 @@ class ImageRecipe(Protocol):
     image_token_id: int
 
     def grid_for(self, height: int, width: int) -> tuple[int, int, int]:
-        """Rows (t, h, w) that an image of this size takes, known before it is decoded.
-
-        Raises:
-            ValueError: the model takes no image of this shape; the message says why.
-        """
+        """Rows (t, h, w) that an image of this size takes; sizes are those that `images.decode` lets through."""
         ...
 
     def prepare(self, image: Image.Image) -> PreparedImage:
-        """Resize and cut an RGB image of a size that `grid_for` took."""
+        """Resize and cut an RGB image of such a size."""
         ...
