@@ -3,7 +3,12 @@
 Made by the front end (`frontend` and `images`), read by scheduler and runner. Must not import torch.
 """
 
+import math
+
 import msgspec
+
+Grid = tuple[int, int, int]
+"""(t, h, w): rows of an image along time, height and width, after patches were merged; a still image has t = 1."""
 
 
 class Pixels(msgspec.Struct, frozen=True, weakref=True):
@@ -25,20 +30,19 @@ class PromptImage(msgspec.Struct, frozen=True):
 
     Attributes:
         position: of its first row, counted in tokens of the whole prompt.
-        grid: (t, h, w) of its rows, after patches were merged; num_rows is their product.
+        grid: of its rows; num_rows is the product.
         digest: SHA-256 of pixels, their size and the recipe that made them; never anything that a client said.
     """
 
     position: int
-    grid: tuple[int, int, int]
+    grid: Grid
     digest: bytes
     pixels: Pixels
 
     @property
     def num_rows(self) -> int:
         """Positions of the prompt that it takes."""
-        t, h, w = self.grid
-        return t * h * w
+        return math.prod(self.grid)
 
     @property
     def end(self) -> int:

@@ -4,7 +4,6 @@ Made by `images.recipes` for the API process; `read_clip_preprocessing` also tel
 whose filters are those of transformers' PIL processors. Must not import torch.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-from services.generator.core.images import Pixels
+from services.generator.core.images import Grid
 from services.generator.images.llava_config import read_llava_config
 from services.generator.images.preprocessor_config import (
     HARMLESS,
@@ -22,7 +21,7 @@ from services.generator.images.preprocessor_config import (
     read_preprocessor_config,
     read_scaling,
 )
-from services.generator.images.recipe import PreparedImage
+from services.generator.images.recipe import PreparedImage, prepared
 from shared.modeling.config_reader import ConfigReader
 from shared.settings.errors import ModelFolderError
 from shared.settings.model_folder import read_json
@@ -136,18 +135,17 @@ class ClipRecipe:
         grid: rows (t, h, w) of every image.
     """
 
-    def __init__(self, preprocessing: ClipPreprocessing, image_token_id: int, grid: tuple[int, int, int]) -> None:
+    def __init__(self, preprocessing: ClipPreprocessing, image_token_id: int, grid: Grid) -> None:
         self.image_token_id = image_token_id
         self._preprocessing = preprocessing
         self._grid = grid
-        self._description = repr(preprocessing).encode()
 
-    def grid_for(self, height: int, width: int) -> tuple[int, int, int]:
+    def grid_for(self, height: int, width: int) -> Grid:
         """The same for every image."""
         return self._grid
 
     def prepare(self, image: Image.Image) -> PreparedImage:
-        """Resize, cut, and take the digest of what is left."""
+        """Resize, and cut the middle out."""
         preprocessing = self._preprocessing
         height, width = preprocessing.resized_of(image.height, image.width)
         image = image.resize((width, height), preprocessing.resample)
@@ -155,14 +153,7 @@ class ClipRecipe:
             kept_height, kept_width = preprocessing.cropped
             top, left = (height - kept_height) // 2, (width - kept_width) // 2
             image = image.crop((left, top, left + kept_width, top + kept_height))
-        pixels = Pixels(image.height, image.width, image.tobytes())
-        return PreparedImage(self._grid, self._digest(pixels), pixels)
-
-    def _digest(self, pixels: Pixels) -> bytes:
-        digest = hashlib.sha256(self._description)
-        digest.update(f"{pixels.height}x{pixels.width}:".encode())
-        digest.update(pixels.data)
-        return digest.digest()
+        return prepared(image, self._grid, preprocessing)
 
 
 def read_llava_recipe(folder: Path) -> ClipRecipe:

@@ -4,7 +4,6 @@ Source: Qwen2-VL, arXiv:2409.12191, §2.1, with the arithmetic of transformers' 
 the tower reads the same numbers through `read_qwen_preprocessing`. Must not import torch.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 from PIL import Image
 
-from services.generator.core.images import Pixels
+from services.generator.core.images import Grid
 from services.generator.images.preprocessor_config import (
     HARMLESS,
     NAME,
@@ -22,7 +21,7 @@ from services.generator.images.preprocessor_config import (
     read_preprocessor_config,
     read_scaling,
 )
-from services.generator.images.recipe import PreparedImage
+from services.generator.images.recipe import PreparedImage, prepared
 from shared.modeling.config_reader import ConfigReader
 from shared.settings.errors import ModelFolderError
 from shared.settings.model_folder import read_json
@@ -70,9 +69,8 @@ class QwenRecipe:
     def __init__(self, preprocessing: QwenPreprocessing, image_token_id: int) -> None:
         self.image_token_id = image_token_id
         self._preprocessing = preprocessing
-        self._description = repr(preprocessing).encode()
 
-    def grid_for(self, height: int, width: int) -> tuple[int, int, int]:
+    def grid_for(self, height: int, width: int) -> Grid:
         """(1, h, w) in blocks."""
         block = self._preprocessing.block_size
         new_height, new_width = fitting_size(height, width, self._preprocessing)
@@ -81,11 +79,8 @@ class QwenRecipe:
     def prepare(self, image: Image.Image) -> PreparedImage:
         """Resized to whole blocks."""
         height, width = fitting_size(image.height, image.width, self._preprocessing)
-        data = image.resize((width, height), Image.Resampling.BICUBIC).tobytes()
-        digest = hashlib.sha256(self._description)
-        digest.update(f"{height}x{width}:".encode())
-        digest.update(data)
-        return PreparedImage(self.grid_for(image.height, image.width), digest.digest(), Pixels(height, width, data))
+        resized = image.resize((width, height), Image.Resampling.BICUBIC)
+        return prepared(resized, self.grid_for(image.height, image.width), self._preprocessing)
 
 
 def fitting_size(height: int, width: int, preprocessing: QwenPreprocessing) -> tuple[int, int]:
