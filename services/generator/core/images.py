@@ -10,17 +10,25 @@ import msgspec
 Grid = tuple[int, int, int]
 """(t, h, w): rows of an image along time, height and width, after patches were merged; a still image has t = 1."""
 
+NUM_CHANNELS = 3
+"""Red, green and blue, in this order, a byte each."""
+
 
 class Pixels(msgspec.Struct, frozen=True, weakref=True):
     """What the vision encoder sees, before its values are scaled: uint8 [height, width, 3], row by row, RGB.
 
     Attributes:
-        data: height * width * 3 bytes; crosses the queue as a frame of its own, see `engine.wire`.
+        data: height * width * NUM_CHANNELS bytes; crosses the queue as a frame of its own, see `engine.wire`.
     """
 
     height: int
     width: int
     data: bytes
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there are as many bytes as the size says."""
+        return len(self.data) == self.height * self.width * NUM_CHANNELS
 
 
 class PromptImage(msgspec.Struct, frozen=True):

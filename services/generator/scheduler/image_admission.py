@@ -15,8 +15,6 @@ from services.generator.core.sequence import Sequence
 from services.generator.core.specs import ImageLimits
 from services.generator.scheduler.encoder_cache_manager import EncoderCacheManager, images_to_compute
 
-BYTES_PER_PIXEL = 3
-
 
 class ImageAdmission:
     """Sequences and steps as images see them.
@@ -45,7 +43,7 @@ class ImageAdmission:
         expected = np.concatenate([np.zeros(0, np.int64), *spans])
         return (
             np.array_equal(np.flatnonzero(ids == self._limits.token_id), expected)
-            and all(_is_whole(image) for image in request.images)
+            and all(image.num_rows > 0 and image.pixels.is_whole for image in request.images)
             and self._cache.can_hold(request.images)
         )
 
@@ -110,8 +108,3 @@ class ImageAdmission:
             num_left, is_first = num_left - image.num_rows, False
             seen.add(image.digest)
         return length
-
-
-def _is_whole(image: PromptImage) -> bool:
-    pixels = image.pixels
-    return image.num_rows > 0 and len(pixels.data) == pixels.height * pixels.width * BYTES_PER_PIXEL
