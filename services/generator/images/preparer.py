@@ -1,17 +1,17 @@
 """From the URLs of a request's image parts to pixels as the model wants them, off the event loop, within the operator's limits.
 
-Called by `frontend.prompts`. Joins the steps and names the part where one fails; knows nothing of text or tokens.
+Called by `frontend.prompts`. Joins the steps and names the part where one fails; of a prompt it knows placeholders only.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from services.generator.images.data_uri import read_data_uri
 from services.generator.images.decode import decode
 from services.generator.images.recipe import ImageRecipe, PreparedImage
-from shared.errors import ImageInvalidError
+from shared.errors import ImageInvalidError, InvalidRequestError
 
 NUM_THREADS = 2
 """Requests whose images are decoded at once; each thread has one decoded image in memory at a time."""
@@ -44,6 +44,16 @@ class ImagePreparer:
         self._recipe = recipe
         self._limits = limits
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="image")
+
+    def check_placeholders(self, token_ids: Sequence[int], param: str, num_images: int) -> None:
+        """Raise InvalidRequestError unless a prompt has one placeholder for each image, however they came there."""
+        num_found = token_ids.count(self.image_token_id)
+        if num_found != num_images:
+            raise InvalidRequestError(
+                f"{param}: has the placeholder of an image, token {self.image_token_id}, {num_found} times for "
+                f"{num_images} images",
+                param=param,
+            )
 
     def check_count(self, num_images: int) -> None:
         """Raise ImageInvalidError where one prompt has more images than the operator allows."""
