@@ -14,8 +14,8 @@ from PIL import Image
 from services.generator.core.images import Grid
 from services.generator.images.llava_config import read_llava_config
 from services.generator.images.preprocessor_config import (
+    FILE_NAME,
     HARMLESS,
-    NAME,
     Scaling,
     processor_type,
     read_preprocessor_config,
@@ -78,19 +78,21 @@ def read_clip_preprocessing(folder: Path) -> ClipPreprocessing:
     config = read_preprocessor_config(folder)
     kind = processor_type(config)
     if kind not in _DEFAULTS:
-        raise ModelFolderError(f"{NAME}: image processor {kind} is not supported; supported: {', '.join(_DEFAULTS)}")
-    reader = ConfigReader(config, NAME, _DEFAULTS[kind])
+        raise ModelFolderError(
+            f"{FILE_NAME}: image processor {kind} is not supported; supported: {', '.join(_DEFAULTS)}"
+        )
+    reader = ConfigReader(config, FILE_NAME, _DEFAULTS[kind])
     if not reader.boolean("do_resize", default=True):
-        raise ModelFolderError(f"{NAME}: do_resize false is not supported")
+        raise ModelFolderError(f"{FILE_NAME}: do_resize false is not supported")
     if reader.boolean("do_pad"):
-        raise ModelFolderError(f"{NAME}: do_pad is not supported")
+        raise ModelFolderError(f"{FILE_NAME}: do_pad is not supported")
     size, crop_size = _size(reader.value("size")), reader.value("crop_size")
     cropped = _both_sides("crop_size", crop_size) if reader.boolean("do_center_crop") else None
     _check_crop(size, cropped)
     preprocessing = ClipPreprocessing(size, cropped, _resample(reader), read_scaling(reader))
     for key, usual in (("data_format", "channels_first"), ("pad_size", None), ("default_to_square", False)):
         if reader.value(key) not in (None, usual):
-            raise ModelFolderError(f"{NAME}: {key} {reader.value(key)} is not supported")
+            raise ModelFolderError(f"{FILE_NAME}: {key} {reader.value(key)} is not supported")
     reader.refuse_unread(HARMLESS)
     return preprocessing
 
@@ -107,9 +109,9 @@ def _both_sides(key: str, size: Any) -> Size:
     if type(size) is int:
         size = {"height": size, "width": size}
     if not isinstance(size, dict) or set(size) != {"height", "width"}:
-        raise ModelFolderError(f"{NAME}: {key} {size} is not supported")
+        raise ModelFolderError(f"{FILE_NAME}: {key} {size} is not supported")
     if any(type(value) is not int or value < 1 for value in size.values()):
-        raise ModelFolderError(f"{NAME}: {key} {size} is not a size in pixels")
+        raise ModelFolderError(f"{FILE_NAME}: {key} {size} is not a size in pixels")
     return size["height"], size["width"]
 
 
@@ -118,14 +120,14 @@ def _resample(reader: ConfigReader) -> Image.Resampling:
     try:
         return Image.Resampling(_BICUBIC if value is None else value)
     except ValueError:
-        raise ModelFolderError(f"{NAME}: resample {value} is not supported") from None
+        raise ModelFolderError(f"{FILE_NAME}: resample {value} is not supported") from None
 
 
 def _check_crop(size: Size | int, cropped: Size | None) -> None:
     """The middle must lie within every resized image; transformers would fill up with black."""
     smallest = (size, size) if isinstance(size, int) else size
     if cropped is not None and (cropped[0] > smallest[0] or cropped[1] > smallest[1]):
-        raise ModelFolderError(f"{NAME}: crop_size {cropped} larger than size {smallest} is not supported")
+        raise ModelFolderError(f"{FILE_NAME}: crop_size {cropped} larger than size {smallest} is not supported")
 
 
 class ClipRecipe:
@@ -166,5 +168,7 @@ def read_llava_recipe(folder: Path) -> ClipRecipe:
     preprocessing = read_clip_preprocessing(folder)
     if preprocessing.output != (config.image_size, config.image_size):
         made = preprocessing.output or "images of different sizes"
-        raise ModelFolderError(f"{NAME} makes {made}, but the tower sees {config.image_size} x {config.image_size}")
+        raise ModelFolderError(
+            f"{FILE_NAME} makes {made}, but the tower sees {config.image_size} x {config.image_size}"
+        )
     return ClipRecipe(preprocessing, config.image_token_id, config.grid)

@@ -14,8 +14,8 @@ from PIL import Image
 
 from services.generator.core.images import Grid
 from services.generator.images.preprocessor_config import (
+    FILE_NAME,
     HARMLESS,
-    NAME,
     Scaling,
     processor_type,
     read_preprocessor_config,
@@ -121,8 +121,10 @@ def read_qwen_preprocessing(folder: Path) -> QwenPreprocessing:
     config = read_preprocessor_config(folder)
     kind = processor_type(config)
     if kind not in _PROCESSORS:
-        raise ModelFolderError(f"{NAME}: image processor {kind} is not supported; supported: {', '.join(_PROCESSORS)}")
-    reader = ConfigReader(config, NAME, _DEFAULTS)
+        raise ModelFolderError(
+            f"{FILE_NAME}: image processor {kind} is not supported; supported: {', '.join(_PROCESSORS)}"
+        )
+    reader = ConfigReader(config, FILE_NAME, _DEFAULTS)
     _refuse_unsupported(reader)
     min_pixels, max_pixels = _limits(reader)
     preprocessing = QwenPreprocessing(
@@ -139,25 +141,27 @@ def read_qwen_preprocessing(folder: Path) -> QwenPreprocessing:
 
 def _refuse_unsupported(reader: ConfigReader) -> None:
     if not reader.boolean("do_resize", default=True):
-        raise ModelFolderError(f"{NAME}: do_resize false is not supported")
+        raise ModelFolderError(f"{FILE_NAME}: do_resize false is not supported")
     for key in ("do_center_crop", "do_pad"):
         if reader.boolean(key):
-            raise ModelFolderError(f"{NAME}: {key} is not supported for this architecture")
+            raise ModelFolderError(f"{FILE_NAME}: {key} is not supported for this architecture")
     if reader.value("resample") not in (None, Image.Resampling.BICUBIC):
-        raise ModelFolderError(f"{NAME}: resample {reader.value('resample')} is not supported; supported: 3, bicubic")
+        raise ModelFolderError(
+            f"{FILE_NAME}: resample {reader.value('resample')} is not supported; supported: 3, bicubic"
+        )
     if reader.value("data_format") not in (None, "channels_first"):
-        raise ModelFolderError(f"{NAME}: data_format {reader.value('data_format')} is not supported")
+        raise ModelFolderError(f"{FILE_NAME}: data_format {reader.value('data_format')} is not supported")
 
 
 def _limits(reader: ConfigReader) -> tuple[int, int]:
     """`min_pixels` and `max_pixels`, outside or inside of `size`, or the edges in `size` that mean numbers of pixels."""
     size = reader.value("size") or _DEFAULTS["size"]
     if not isinstance(size, dict):
-        raise ModelFolderError(f"{NAME}: size is {size!r}, not an object")
-    inner = ConfigReader(size, f"{NAME}: size")
+        raise ModelFolderError(f"{FILE_NAME}: size is {size!r}, not an object")
+    inner = ConfigReader(size, f"{FILE_NAME}: size")
     outer = [reader.optional_int(key) for key in ("min_pixels", "max_pixels")]
     smallest = outer[0] or inner.optional_int("min_pixels") or inner.integer("shortest_edge")
     largest = outer[1] or inner.optional_int("max_pixels") or inner.integer("longest_edge")
     if smallest > largest:
-        raise ModelFolderError(f"{NAME}: at least {smallest} and at most {largest} pixels contradict each other")
+        raise ModelFolderError(f"{FILE_NAME}: at least {smallest} and at most {largest} pixels contradict each other")
     return smallest, largest

@@ -32,11 +32,12 @@ class RmsNorm:
     weight: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
+        """[..., width] to the same."""
         return rms_norm(x, self.weight, NORM_EPS)
 
 
 @dataclass(frozen=True)
-class TowerLayer:
+class QwenLayer:
     """One block; `up` gives gate and up side by side where the MLP is gated."""
 
     attention_norm: LayerNorm | RmsNorm
@@ -72,7 +73,7 @@ class QwenTower:
         config: QwenVisionConfig,
         scale: PixelScale,
         patch_projection: LinearLayer,
-        layers: Sequence[TowerLayer],
+        layers: Sequence[QwenLayer],
         merger: Merger,
         *,
         num_bytes: int,
@@ -115,7 +116,7 @@ class QwenTower:
         angles = (coordinates[:, :, None] * self._frequencies).flatten(1)  # [N, D/2]
         return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
-    def _layer(self, layer: TowerLayer, hidden: Tensor, rotary: Tensor, runs: Sequence[Run]) -> Tensor:
+    def _layer(self, layer: QwenLayer, hidden: Tensor, rotary: Tensor, runs: Sequence[Run]) -> Tensor:
         qkv = layer.qkv(layer.attention_norm(hidden)).view(len(hidden), 3, self._config.num_heads, -1)
         hidden = hidden + layer.attention_out(_attend(qkv, rotary, runs))
         return hidden + layer.down(self._activation(layer.up(layer.mlp_norm(hidden))))
