@@ -59,18 +59,22 @@ class ImageAdmission:
         self._encodes = []
         self._is_blocked = False
 
+    def must_wait(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence has images and another is before it that waits for rows; asked before its prefix is sought."""
+        return self._is_blocked and len(sequence.request.images) > 0
+
     def fit_waiting(self, sequence: Sequence, length: int) -> int:
         """How many of its next `length` tokens a waiting sequence may have in this step; 0 where it has to wait on.
 
-        Who waits lets others go first, but none with images: so rows come together for it, and its turn to be encoded comes.
+        Who waits lets others go first, but none with images (`must_wait`): so rows come together for it, and its turn to be
+        encoded comes.
         """
         if not sequence.request.images:
             return length
         images = images_to_compute(sequence)
         if not images:
             return length
-        has_rows = not self._is_blocked and self._cache.can_lease(images)
-        length = self._cut(images, sequence.num_computed_tokens, length) if has_rows else 0
+        length = self._cut(images, sequence.num_computed_tokens, length) if self._cache.can_lease(images) else 0
         self._is_blocked = length == 0
         return length
 
