@@ -4,6 +4,7 @@ Made by the front end (`frontend` and `images`), read by scheduler and runner. M
 """
 
 import math
+from collections.abc import Iterable
 
 import msgspec
 
@@ -56,3 +57,8 @@ class PromptImage(msgspec.Struct, frozen=True):
     def end(self) -> int:
         """Position after its last row."""
         return self.position + self.num_rows
+
+
+def rows_by_digest(images: Iterable[PromptImage]) -> dict[bytes, int]:
+    """How many rows each different image needs in the encoder's cache, where the same one is held once."""
+    return {image.digest: image.num_rows for image in images}
