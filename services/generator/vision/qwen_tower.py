@@ -7,7 +7,6 @@ Sources: Qwen2-VL, arXiv:2409.12191, §2.1; Qwen2.5-VL, arXiv:2502.13923, §2.1.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -20,6 +19,7 @@ from shared.modeling.decoder import rms_norm, silu_and_mul
 from shared.modeling.encoder_layers import ACTIVATIONS, LayerNorm
 from shared.modeling.linear import LinearLayer
 from shared.modeling.rope import apply_rope
+from shared.modeling.transfers import to_device
 
 NORM_EPS = 1e-6
 """Of all norms of a tower; not in config.json."""
@@ -96,7 +96,7 @@ class QwenTower:
             return []
         config = self._config
         layout = lay_out([image.grid for image in images], config.merge_size, config.window)
-        order, coordinates = self._on_device(layout.order), self._on_device(layout.coordinates)
+        order, coordinates = (to_device(each, self._device) for each in (layout.order, layout.coordinates))
         patches = torch.cat([to_patches(self._scale([image.pixels])[0], config) for image in images])
         hidden = self._patch_projection(patches.to(self._dtype))  # [N, width]
         hidden = hidden.view(len(order), -1).index_select(0, order).view_as(hidden)
@@ -107,9 +107,6 @@ class QwenTower:
         rows = self._merger(hidden, len(order))
         in_place = torch.empty_like(rows).index_copy_(0, order, rows)
         return list(torch.split(in_place, [image.num_rows for image in images]))
-
-    def _on_device(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device, non_blocking=True)
 
     def _rotary_rows(self, coordinates: Tensor) -> Tensor:
         """Rows for `apply_rope`, [N, D] in fp32: half the pairs of a head turn by the patch's row, half by its column."""
