@@ -85,7 +85,7 @@ def build_service(settings: GeneratorSettings, engine: Engine) -> GeneratorServi
     folder = find_model_folder(settings.model)
     tokenizer = Tokenizer(folder)
     card = read_model_card(folder, settings.model_name, settings.max_model_len, tokenizer.vocab_size)
-    recipe = read_image_recipe(folder)
+    recipe = None if settings.load_format == "dummy" else read_image_recipe(folder)  # the engine then has no tower
     limits = IntakeLimits(settings.limit_images_per_prompt, settings.max_image_bytes, settings.max_image_pixels)
     images = None if recipe is None else ImagePreparer(recipe, limits)
     defaults = read_generation_defaults(folder) if settings.generation_config == "auto" else None

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shared.modeling.transfers import to_device
+
 
 @dataclass(frozen=True)
 class RaggedBatch:
@@ -62,18 +64,18 @@ class RaggedBatch:
         is_uniform = num_tokens == max_length * len(sequences)
         padded_index = mask = None
         if not is_uniform:
-            padded_index = _on(device, sequence_ids * max_length + positions)
-            mask = _on(device, np.arange(max_length) < lengths[:, None])[:, None, None, :]
+            padded_index = to_device(sequence_ids * max_length + positions, device)
+            mask = to_device(np.arange(max_length) < lengths[:, None], device)[:, None, None, :]
         return cls(
-            token_ids=_on(device, flat),
-            positions=_on(device, positions),
-            sequence_ids=_on(device, sequence_ids),
-            lengths=_on(device, lengths),
-            cu_lengths=_on(device, cu_lengths),
+            token_ids=to_device(flat, device),
+            positions=to_device(positions, device),
+            sequence_ids=to_device(sequence_ids, device),
+            lengths=to_device(lengths, device),
+            cu_lengths=to_device(cu_lengths, device),
             padded_index=padded_index,
             mask=mask,
             max_length=max_length,
-            token_types=None if types is None else _on(device, types),
+            token_types=None if types is None else to_device(types, device),
         )
 
     def pad(self, flat: Tensor) -> Tensor:
@@ -89,7 +91,3 @@ class RaggedBatch:
         """[S, max_length, N] to [T, N], the reverse of `pad`."""
         flat = padded.reshape(self.num_sequences * self.max_length, -1)
         return flat if self.padded_index is None else flat.index_select(0, self.padded_index)
-
-
-def _on(device: torch.device, array: np.ndarray) -> Tensor:
-    return torch.from_numpy(array).to(device, non_blocking=True)

@@ -7,14 +7,10 @@ from services.generator.images.recipe import PreparedImage
 
 
 class RowPerPixel:
-    """It takes nothing wider than 16."""
-
     def __init__(self, token_id):
         self.image_token_id = token_id
 
     def grid_for(self, height, width):
-        if width > 16:
-            raise ValueError(f"the model takes images of up to 16 pixels in width, not {width}")
         return 1, height, width
 
     def prepare(self, image):

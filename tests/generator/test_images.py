@@ -9,6 +9,7 @@ from services.generator.core.images import Pixels, PromptImage
 from services.generator.core.request import FinishReason
 from services.generator.core.specs import ImageLimits
 from services.generator.metrics import GeneratorMetrics
+from services.generator.scheduler.kv_cache_manager import KVCacheManager
 from tests.generator.test_scheduler import VOCAB, Engine
 
 PLACEHOLDER = VOCAB
@@ -161,16 +162,21 @@ def test_only_text_before_another_image_is_shared(place, num_hits):
     assert engine.scheduler.stats().num_prefix_hit_tokens == num_hits + (place + 5 + len(tail)) // 4 * 4
 
 
-def test_who_finds_no_rows_waits_and_only_text_passes():
-    engine = make_engine(num_cached_rows=10, max_encoded_rows=100, budget=4, max_in_flight=1)
-    first = submit(engine, [(0, 6), *range(20)], 2)
-    engine.step()
-    blocked, small, text = submit(engine, [(1, 10)], 2), submit(engine, [(2, 1)], 2), submit(engine, [1], 2)
-    engine.step()
+def test_who_finds_no_rows_waits_and_only_text_passes(monkeypatch):
+    attach, looked_up = KVCacheManager.attach_prefix, []
+    monkeypatch.setattr(
+        KVCacheManager,
+        "attach_prefix",
+        lambda cache, who: (looked_up.append(who.request.request_id), attach(cache, who)),
+    )
+    engine = make_engine(num_cached_rows=10, max_encoded_rows=100, budget=8, max_in_flight=1)
+    first, blocked, small = (submit(engine, [image], 2) for image in [(0, 6), (1, 10), (2, 1)])
+    text = submit(engine, [1], 2)
     engine.step()
     assert len(encoded(engine)) == 1
-    for _ in range(40):
-        engine.step()
+    assert engine.outputs[text]
+    assert looked_up == [first, blocked, text]  # so that a queue of images costs a step next to nothing
+    engine.drain()
     check_outputs(engine, first, blocked, small, text)
 
 

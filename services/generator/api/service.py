@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from fastapi import Request
 
-from services.generator.core.images import PromptImage
+from services.generator.core.images import PromptImage, rows_by_digest
 from services.generator.core.request import RequestOptions, SamplingParams
 from services.generator.frontend.choices import Choices
 from services.generator.frontend.generation import Engine, Pieces, TextRules
@@ -131,8 +131,8 @@ class GeneratorService:
         return choices
 
     def _check_rows(self, images: Sequence[PromptImage]) -> None:
-        """Images that the engine could never hold together would wait for ever; the same image twice is held once."""
-        num_rows = sum({image.digest: image.num_rows for image in images}.values())
+        """Images that the engine could never hold together would wait for ever."""
+        num_rows = sum(rows_by_digest(images).values())
         if num_rows > self.engine.max_image_rows:
             raise ImageInvalidError(
                 f"messages: the images have {num_rows} rows; the engine holds {self.engine.max_image_rows} at once "

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from services.generator.core.images import PromptImage
+from services.generator.core.images import Grid, PromptImage
 
 
 def rope_positions(
@@ -45,7 +45,7 @@ def rope_positions(
     return positions, int(positions.max(initial=-1)) + 1 - num_tokens
 
 
-def _coordinates(grid: tuple[int, int, int], temporal_step: float) -> np.ndarray:
+def _coordinates(grid: Grid, temporal_step: float) -> np.ndarray:
     """[3, t · h · w]: the indices of each row in its grid, those of time stretched and rounded down."""
     coordinates = np.indices(grid).reshape(3, -1)
     coordinates[0] = coordinates[0] * temporal_step

@@ -3,6 +3,7 @@
 Called by `engine.build`, once, at start.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,13 +88,8 @@ def load_images(
 def _largest_images(recipe: ImageRecipe, max_step_rows: int, max_image_rows: int) -> list[PromptImage]:
     """As many of the largest square images that a request may have as are encoded in one step, and one at least."""
     side = LARGEST_SIDE
-    while side > 1 and _num_rows(recipe.grid_for(side, side)) > max_image_rows:
+    while side > 1 and math.prod(recipe.grid_for(side, side)) > max_image_rows:
         side = side * 3 // 4
     prepared = recipe.prepare(Image.new("RGB", (side, side)))
     image = PromptImage(0, prepared.grid, prepared.digest, prepared.pixels)
     return [image] * max(1, max_step_rows // image.num_rows)
-
-
-def _num_rows(grid: tuple[int, int, int]) -> int:
-    t, h, w = grid
-    return t * h * w

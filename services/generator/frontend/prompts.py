@@ -65,7 +65,7 @@ class PromptPreparer:
         """A conversation with its images; the same errors, and that the model has no chat template.
 
         Raises:
-            ImageInvalidError: an image cannot be read, or the model takes none like it.
+            ImageInvalidError: an image cannot be read, or is beyond the limits.
         """
         urls = self._image_urls(messages)
         token_ids = await self._encode(self._render(messages, fields), "messages", add_special_tokens=False)
@@ -93,7 +93,7 @@ class PromptPreparer:
     async def _with_images(self, token_ids: list[int], urls: Mapping[str, str]) -> ImagePrompt:
         if self._images is None:
             return ImagePrompt(token_ids)
-        self._check_placeholders(token_ids, "messages", len(urls))
+        self._images.check_placeholders(token_ids, "messages", len(urls))
         return expand(token_ids, await self._images.prepare(urls), self._images.image_token_id)
 
     def _render(self, messages: Sequence[ChatMessage], fields: TemplateFields) -> str:
@@ -151,7 +151,8 @@ class PromptPreparer:
 
     async def _from_item(self, item: str | list[int]) -> list[int]:
         token_ids = await self._encode(item, "prompt", add_special_tokens=True) if isinstance(item, str) else item
-        self._check_placeholders(token_ids, "prompt", 0)
+        if self._images is not None:
+            self._images.check_placeholders(token_ids, "prompt", 0)
         self._check(token_ids, "prompt")
         return token_ids
 
@@ -166,16 +167,6 @@ class PromptPreparer:
         if len(token_ids) >= self._max_model_len:
             raise self._too_long(str(len(token_ids)), param, num_rows)
         self._check_vocabulary(token_ids, param)
-
-    def _check_placeholders(self, token_ids: Sequence[int], param: str, num_images: int) -> None:
-        """One for each image, however they came there."""
-        found = 0 if self._images is None else token_ids.count(self._images.image_token_id)
-        if self._images is not None and found != num_images:
-            raise InvalidRequestError(
-                f"{param}: has the placeholder of an image, token {self._images.image_token_id}, {found} times for "
-                f"{num_images} images",
-                param=param,
-            )
 
     def _check_vocabulary(self, token_ids: Sequence[int], param: str) -> None:
         bad = next((token_id for token_id in token_ids if token_id >= self._vocab_size), None)

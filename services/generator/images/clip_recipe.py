@@ -4,7 +4,6 @@ Made by `images.recipes` for the API process; `read_clip_preprocessing` also tel
 whose filters are those of transformers' PIL processors. Must not import torch.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,23 +11,20 @@ from typing import Any
 
 from PIL import Image
 
-from services.generator.core.images import Pixels
+from services.generator.core.images import Grid
 from services.generator.images.llava_config import read_llava_config
 from services.generator.images.preprocessor_config import (
+    FILE_NAME,
     HARMLESS,
-    NAME,
     Scaling,
     processor_type,
     read_preprocessor_config,
     read_scaling,
 )
-from services.generator.images.recipe import PreparedImage
+from services.generator.images.recipe import PreparedImage, prepared
 from shared.modeling.config_reader import ConfigReader
 from shared.settings.errors import ModelFolderError
 from shared.settings.model_folder import read_json
-
-MAX_ASPECT_RATIO = 200
-"""Of an image whose shorter side gets a fixed length: beyond it the longer side, most of which is cut away, would fill memory."""
 
 _BICUBIC = 3
 _OF_CLIP: Mapping[str, Any] = {
@@ -82,19 +78,21 @@ def read_clip_preprocessing(folder: Path) -> ClipPreprocessing:
     config = read_preprocessor_config(folder)
     kind = processor_type(config)
     if kind not in _DEFAULTS:
-        raise ModelFolderError(f"{NAME}: image processor {kind} is not supported; supported: {', '.join(_DEFAULTS)}")
-    reader = ConfigReader(config, NAME, _DEFAULTS[kind])
+        raise ModelFolderError(
+            f"{FILE_NAME}: image processor {kind} is not supported; supported: {', '.join(_DEFAULTS)}"
+        )
+    reader = ConfigReader(config, FILE_NAME, _DEFAULTS[kind])
     if not reader.boolean("do_resize", default=True):
-        raise ModelFolderError(f"{NAME}: do_resize false is not supported")
+        raise ModelFolderError(f"{FILE_NAME}: do_resize false is not supported")
     if reader.boolean("do_pad"):
-        raise ModelFolderError(f"{NAME}: do_pad is not supported")
+        raise ModelFolderError(f"{FILE_NAME}: do_pad is not supported")
     size, crop_size = _size(reader.value("size")), reader.value("crop_size")
     cropped = _both_sides("crop_size", crop_size) if reader.boolean("do_center_crop") else None
     _check_crop(size, cropped)
     preprocessing = ClipPreprocessing(size, cropped, _resample(reader), read_scaling(reader))
     for key, usual in (("data_format", "channels_first"), ("pad_size", None), ("default_to_square", False)):
         if reader.value(key) not in (None, usual):
-            raise ModelFolderError(f"{NAME}: {key} {reader.value(key)} is not supported")
+            raise ModelFolderError(f"{FILE_NAME}: {key} {reader.value(key)} is not supported")
     reader.refuse_unread(HARMLESS)
     return preprocessing
 
@@ -111,9 +109,9 @@ def _both_sides(key: str, size: Any) -> Size:
     if type(size) is int:
         size = {"height": size, "width": size}
     if not isinstance(size, dict) or set(size) != {"height", "width"}:
-        raise ModelFolderError(f"{NAME}: {key} {size} is not supported")
+        raise ModelFolderError(f"{FILE_NAME}: {key} {size} is not supported")
     if any(type(value) is not int or value < 1 for value in size.values()):
-        raise ModelFolderError(f"{NAME}: {key} {size} is not a size in pixels")
+        raise ModelFolderError(f"{FILE_NAME}: {key} {size} is not a size in pixels")
     return size["height"], size["width"]
 
 
@@ -122,14 +120,14 @@ def _resample(reader: ConfigReader) -> Image.Resampling:
     try:
         return Image.Resampling(_BICUBIC if value is None else value)
     except ValueError:
-        raise ModelFolderError(f"{NAME}: resample {value} is not supported") from None
+        raise ModelFolderError(f"{FILE_NAME}: resample {value} is not supported") from None
 
 
 def _check_crop(size: Size | int, cropped: Size | None) -> None:
     """The middle must lie within every resized image; transformers would fill up with black."""
     smallest = (size, size) if isinstance(size, int) else size
     if cropped is not None and (cropped[0] > smallest[0] or cropped[1] > smallest[1]):
-        raise ModelFolderError(f"{NAME}: crop_size {cropped} larger than size {smallest} is not supported")
+        raise ModelFolderError(f"{FILE_NAME}: crop_size {cropped} larger than size {smallest} is not supported")
 
 
 class ClipRecipe:
@@ -139,21 +137,17 @@ class ClipRecipe:
         grid: rows (t, h, w) of every image.
     """
 
-    def __init__(self, preprocessing: ClipPreprocessing, image_token_id: int, grid: tuple[int, int, int]) -> None:
+    def __init__(self, preprocessing: ClipPreprocessing, image_token_id: int, grid: Grid) -> None:
         self.image_token_id = image_token_id
         self._preprocessing = preprocessing
         self._grid = grid
-        self._description = repr(preprocessing).encode()
 
-    def grid_for(self, height: int, width: int) -> tuple[int, int, int]:
-        """The same for every image that is not much longer than wide, or the other way round."""
-        short, long = sorted((height, width))
-        if isinstance(self._preprocessing.size, int) and long > MAX_ASPECT_RATIO * short:
-            raise ValueError(f"one side is more than {MAX_ASPECT_RATIO} times as long as the other")
+    def grid_for(self, height: int, width: int) -> Grid:
+        """The same for every image."""
         return self._grid
 
     def prepare(self, image: Image.Image) -> PreparedImage:
-        """Resize, cut, and take the digest of what is left."""
+        """Resize, and cut the middle out."""
         preprocessing = self._preprocessing
         height, width = preprocessing.resized_of(image.height, image.width)
         image = image.resize((width, height), preprocessing.resample)
@@ -161,14 +155,7 @@ class ClipRecipe:
             kept_height, kept_width = preprocessing.cropped
             top, left = (height - kept_height) // 2, (width - kept_width) // 2
             image = image.crop((left, top, left + kept_width, top + kept_height))
-        pixels = Pixels(image.height, image.width, image.tobytes())
-        return PreparedImage(self._grid, self._digest(pixels), pixels)
-
-    def _digest(self, pixels: Pixels) -> bytes:
-        digest = hashlib.sha256(self._description)
-        digest.update(f"{pixels.height}x{pixels.width}:".encode())
-        digest.update(pixels.data)
-        return digest.digest()
+        return prepared(image, self._grid, preprocessing)
 
 
 def read_llava_recipe(folder: Path) -> ClipRecipe:
@@ -181,5 +168,7 @@ def read_llava_recipe(folder: Path) -> ClipRecipe:
     preprocessing = read_clip_preprocessing(folder)
     if preprocessing.output != (config.image_size, config.image_size):
         made = preprocessing.output or "images of different sizes"
-        raise ModelFolderError(f"{NAME} makes {made}, but the tower sees {config.image_size} x {config.image_size}")
+        raise ModelFolderError(
+            f"{FILE_NAME} makes {made}, but the tower sees {config.image_size} x {config.image_size}"
+        )
     return ClipRecipe(preprocessing, config.image_token_id, config.grid)

@@ -15,7 +15,8 @@ from services.generator.images.colours import to_rgb
 from services.generator.images.data_uri import ImageFile
 
 MAX_ASPECT_RATIO = 200
-"""Between the sides of an image; the preprocessing of some models makes the short side of a thin image large."""
+"""Between the sides of an image, for every model. Qwen2-VL's reference refuses more; where the shorter side gets a fixed length, as
+in CLIP's, the longer one of a thinner image would fill memory."""
 
 _ORIENTATION = 0x0112
 _TURNS = {

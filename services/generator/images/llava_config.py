@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from services.generator.core.images import Grid
 from shared.modeling.config_reader import ConfigReader
 from shared.settings.errors import ModelFolderError
 
@@ -85,7 +86,7 @@ class LlavaConfig:
         return max(self.feature_layers)
 
     @property
-    def grid(self) -> tuple[int, int, int]:
+    def grid(self) -> Grid:
         """Rows (t, h, w) that an image takes in the prompt: its patches, or a line where another row is with or not with them."""
         num_rows, side = self.num_positions - self.drops_first_row, self.patches_per_side
         return (1, side, side) if num_rows == side * side else (1, 1, num_rows)

@@ -1,17 +1,17 @@
 """From the URLs of a request's image parts to pixels as the model wants them, off the event loop, within the operator's limits.
 
-Called by `frontend.prompts`. Joins the steps and names the part where one fails; knows nothing of text or tokens.
+Called by `frontend.prompts`. Joins the steps and names the part where one fails; of a prompt it knows placeholders only.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from services.generator.images.data_uri import read_data_uri
 from services.generator.images.decode import decode
 from services.generator.images.recipe import ImageRecipe, PreparedImage
-from shared.errors import ImageInvalidError
+from shared.errors import ImageInvalidError, InvalidRequestError
 
 NUM_THREADS = 2
 """Requests whose images are decoded at once; each thread has one decoded image in memory at a time."""
@@ -45,6 +45,16 @@ class ImagePreparer:
         self._limits = limits
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="image")
 
+    def check_placeholders(self, token_ids: Sequence[int], param: str, num_images: int) -> None:
+        """Raise InvalidRequestError unless a prompt has one placeholder for each image, however they came there."""
+        num_found = token_ids.count(self.image_token_id)
+        if num_found != num_images:
+            raise InvalidRequestError(
+                f"{param}: has the placeholder of an image, token {self.image_token_id}, {num_found} times for "
+                f"{num_images} images",
+                param=param,
+            )
+
     def check_count(self, num_images: int) -> None:
         """Raise ImageInvalidError where one prompt has more images than the operator allows."""
         if num_images > self._limits.max_images:
@@ -60,7 +70,7 @@ class ImagePreparer:
         Args:
             urls: of each, by the name of the part that has it.
         Raises:
-            ImageInvalidError: the first that cannot be read, or that the model does not take.
+            ImageInvalidError: the first that cannot be read, or is beyond the limits.
         """
         if not urls:
             return []
@@ -72,7 +82,6 @@ class ImagePreparer:
     def _prepare(self, part: str, url: str) -> PreparedImage:
         try:
             image = decode(read_data_uri(url, self._limits.max_bytes), self._limits.max_pixels)
-            self._recipe.grid_for(image.height, image.width)
         except ValueError as error:
             raise ImageInvalidError(f"{part}: {error}", param=part) from None
         return self._recipe.prepare(image)

@@ -14,7 +14,7 @@ from shared.modeling.config_reader import ConfigReader
 from shared.settings.errors import ModelFolderError
 from shared.settings.model_folder import read_json
 
-NAME = "preprocessor_config.json"
+FILE_NAME = "preprocessor_config.json"
 
 HARMLESS = (
     *("image_processor_type", "feature_extractor_type", "processor_class", "auto_map", "_valid_processor_keys"),
@@ -56,7 +56,7 @@ def read_preprocessor_config(folder: Path) -> dict[str, Any]:
         nested = read_json(folder / _NESTED).get(_NESTED_KEY)
         if isinstance(nested, dict):
             return nested
-    return read_json(folder / NAME)
+    return read_json(folder / FILE_NAME)
 
 
 def processor_type(config: dict[str, Any]) -> str:
@@ -76,7 +76,7 @@ def read_scaling(reader: ConfigReader) -> Scaling:
     factor = reader.optional_number("rescale_factor") or 1 / 255
     mean, std = reader.numbers("image_mean"), reader.numbers("image_std")
     if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-        raise ModelFolderError(f"{NAME}: image_mean and image_std must have three values, the latter above 0")
+        raise ModelFolderError(f"{FILE_NAME}: image_mean and image_std must have three values, the latter above 0")
     if not reader.boolean("do_rescale", default=True):
         factor = 1.0
     if not reader.boolean("do_normalize", default=True):

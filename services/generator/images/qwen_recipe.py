@@ -4,7 +4,6 @@ Source: Qwen2-VL, arXiv:2409.12191, §2.1, with the arithmetic of transformers' 
 the tower reads the same numbers through `read_qwen_preprocessing`. Must not import torch.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,16 +12,16 @@ from typing import Any
 
 from PIL import Image
 
-from services.generator.core.images import Pixels
+from services.generator.core.images import Grid
 from services.generator.images.preprocessor_config import (
+    FILE_NAME,
     HARMLESS,
-    NAME,
     Scaling,
     processor_type,
     read_preprocessor_config,
     read_scaling,
 )
-from services.generator.images.recipe import PreparedImage
+from services.generator.images.recipe import PreparedImage, prepared
 from shared.modeling.config_reader import ConfigReader
 from shared.settings.errors import ModelFolderError
 from shared.settings.model_folder import read_json
@@ -37,7 +36,6 @@ _DEFAULTS: Mapping[str, Any] = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
-_MAX_ASPECT_RATIO = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +69,8 @@ class QwenRecipe:
     def __init__(self, preprocessing: QwenPreprocessing, image_token_id: int) -> None:
         self.image_token_id = image_token_id
         self._preprocessing = preprocessing
-        self._description = repr(preprocessing).encode()
 
-    def grid_for(self, height: int, width: int) -> tuple[int, int, int]:
+    def grid_for(self, height: int, width: int) -> Grid:
         """(1, h, w) in blocks."""
         block = self._preprocessing.block_size
         new_height, new_width = fitting_size(height, width, self._preprocessing)
@@ -82,24 +79,12 @@ class QwenRecipe:
     def prepare(self, image: Image.Image) -> PreparedImage:
         """Resized to whole blocks."""
         height, width = fitting_size(image.height, image.width, self._preprocessing)
-        data = image.resize((width, height), Image.Resampling.BICUBIC).tobytes()
-        digest = hashlib.sha256(self._description)
-        digest.update(f"{height}x{width}:".encode())
-        digest.update(data)
-        return PreparedImage(self.grid_for(image.height, image.width), digest.digest(), Pixels(height, width, data))
+        resized = image.resize((width, height), Image.Resampling.BICUBIC)
+        return prepared(resized, self.grid_for(image.height, image.width), self._preprocessing)
 
 
 def fitting_size(height: int, width: int, preprocessing: QwenPreprocessing) -> tuple[int, int]:
-    """Height and width in whole blocks, near the given ones and with as many pixels as the model takes.
-
-    Raises:
-        ValueError: one side is more than 200 times the other.
-    """
-    if max(height, width) > _MAX_ASPECT_RATIO * min(height, width):
-        raise ValueError(
-            f"the image is {width} pixels wide and {height} high; "
-            f"one side may be at most {_MAX_ASPECT_RATIO} times as long as the other"
-        )
+    """Height and width in whole blocks, near the given ones and with as many pixels as the model takes."""
     block = preprocessing.block_size
     rounded = round(height / block) * block, round(width / block) * block
     num_pixels = rounded[0] * rounded[1]
@@ -136,8 +121,10 @@ def read_qwen_preprocessing(folder: Path) -> QwenPreprocessing:
     config = read_preprocessor_config(folder)
     kind = processor_type(config)
     if kind not in _PROCESSORS:
-        raise ModelFolderError(f"{NAME}: image processor {kind} is not supported; supported: {', '.join(_PROCESSORS)}")
-    reader = ConfigReader(config, NAME, _DEFAULTS)
+        raise ModelFolderError(
+            f"{FILE_NAME}: image processor {kind} is not supported; supported: {', '.join(_PROCESSORS)}"
+        )
+    reader = ConfigReader(config, FILE_NAME, _DEFAULTS)
     _refuse_unsupported(reader)
     min_pixels, max_pixels = _limits(reader)
     preprocessing = QwenPreprocessing(
@@ -154,25 +141,27 @@ def read_qwen_preprocessing(folder: Path) -> QwenPreprocessing:
 
 def _refuse_unsupported(reader: ConfigReader) -> None:
     if not reader.boolean("do_resize", default=True):
-        raise ModelFolderError(f"{NAME}: do_resize false is not supported")
+        raise ModelFolderError(f"{FILE_NAME}: do_resize false is not supported")
     for key in ("do_center_crop", "do_pad"):
         if reader.boolean(key):
-            raise ModelFolderError(f"{NAME}: {key} is not supported for this architecture")
+            raise ModelFolderError(f"{FILE_NAME}: {key} is not supported for this architecture")
     if reader.value("resample") not in (None, Image.Resampling.BICUBIC):
-        raise ModelFolderError(f"{NAME}: resample {reader.value('resample')} is not supported; supported: 3, bicubic")
+        raise ModelFolderError(
+            f"{FILE_NAME}: resample {reader.value('resample')} is not supported; supported: 3, bicubic"
+        )
     if reader.value("data_format") not in (None, "channels_first"):
-        raise ModelFolderError(f"{NAME}: data_format {reader.value('data_format')} is not supported")
+        raise ModelFolderError(f"{FILE_NAME}: data_format {reader.value('data_format')} is not supported")
 
 
 def _limits(reader: ConfigReader) -> tuple[int, int]:
     """`min_pixels` and `max_pixels`, outside or inside of `size`, or the edges in `size` that mean numbers of pixels."""
     size = reader.value("size") or _DEFAULTS["size"]
     if not isinstance(size, dict):
-        raise ModelFolderError(f"{NAME}: size is {size!r}, not an object")
-    inner = ConfigReader(size, f"{NAME}: size")
+        raise ModelFolderError(f"{FILE_NAME}: size is {size!r}, not an object")
+    inner = ConfigReader(size, f"{FILE_NAME}: size")
     outer = [reader.optional_int(key) for key in ("min_pixels", "max_pixels")]
     smallest = outer[0] or inner.optional_int("min_pixels") or inner.integer("shortest_edge")
     largest = outer[1] or inner.optional_int("max_pixels") or inner.integer("longest_edge")
     if smallest > largest:
-        raise ModelFolderError(f"{NAME}: at least {smallest} and at most {largest} pixels contradict each other")
+        raise ModelFolderError(f"{FILE_NAME}: at least {smallest} and at most {largest} pixels contradict each other")
     return smallest, largest

@@ -17,7 +17,7 @@ from services.generator.core.plan import StepPlan
 from services.generator.core.slots import NO_ADAPTER
 from services.generator.kernels.lora_segments import chunk_size_for
 from services.generator.runner.step_layout import StepLayout, StepShape, decode_shape
-from services.generator.runner.transfers import copy_into
+from shared.modeling.transfers import copy_into
 
 SMALL_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 STEP_BEYOND = 64

@@ -10,8 +10,8 @@ import torch
 
 from services.generator.core.plan import ImageEncode, ImageWork
 from services.generator.layers.forward_batch import ImageRows
-from services.generator.runner.transfers import to_device
 from services.generator.vision.encoder import VisionEncoder
+from shared.modeling.transfers import to_device
 
 
 class EncoderCache:

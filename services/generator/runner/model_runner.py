@@ -29,10 +29,10 @@ from services.generator.runner.sampler import Logprobs, LogprobsCopy, Sampler, l
 from services.generator.runner.step_inputs import make_forward_batch
 from services.generator.runner.step_layout import StepLayout, StepShape
 from services.generator.runner.step_ops import StepOps
-from services.generator.runner.transfers import HostCopy, to_device
 from shared.modeling.config import DecoderConfig
 from shared.modeling.decoder import DecoderWeights, Linear, decoder_forward
 from shared.modeling.rope import rope_table, sectioned_rows
+from shared.modeling.transfers import HostCopy, to_device
 
 WARM_UP_SIZES = (4, 16, 128, 512, 2048)
 """Numbers of tokens between which kernels are launched in other ways."""

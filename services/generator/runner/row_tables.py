@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from services.generator.core.plan import BlockUpdates
-from services.generator.runner.transfers import to_device
+from shared.modeling.transfers import to_device
 
 
 class RowTables:

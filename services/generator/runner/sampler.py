@@ -14,7 +14,7 @@ from services.generator.kernels.reference.argmax import argmax
 from services.generator.runner.logits import add_bias, add_penalties, mask_allowed, mask_bad_words, mask_early_stops
 from services.generator.runner.random import uniform
 from services.generator.runner.sampling_tables import SamplingTables
-from services.generator.runner.transfers import HostCopy
+from shared.modeling.transfers import HostCopy
 
 
 @dataclass(frozen=True, slots=True)

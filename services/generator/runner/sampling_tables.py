@@ -9,7 +9,7 @@ from torch import Tensor
 
 from services.generator.core.plan import ANY_TOKEN, MASK_BITS, NUM_RECENT, RowStates
 from services.generator.core.request import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
-from services.generator.runner.transfers import to_device
+from shared.modeling.transfers import to_device
 
 
 class SamplingTables:

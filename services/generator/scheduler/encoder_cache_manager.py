@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from services.generator.core.image_lease import CachedImage, ImageLease
-from services.generator.core.images import Pixels, PromptImage
+from services.generator.core.images import Pixels, PromptImage, rows_by_digest
 from services.generator.core.sequence import Sequence
 from shared.errors import InternalError
 
@@ -45,7 +45,7 @@ class EncoderCacheManager:
 
     def can_hold(self, images: Iterable[PromptImage]) -> bool:
         """Whether an empty cache could hold all of these."""
-        return sum(_sizes(images).values()) <= self._num_rows
+        return sum(rows_by_digest(images).values()) <= self._num_rows
 
     def adopt(self, images: Iterable[PromptImage]) -> tuple[PromptImage, ...]:
         """The same images, with the pixels of those that some request holds already, so that they are in memory once."""
@@ -58,7 +58,7 @@ class EncoderCacheManager:
 
     def can_lease(self, images: Iterable[PromptImage]) -> bool:
         """Whether all of these find rows now, together."""
-        sizes = _sizes(images)
+        sizes = rows_by_digest(images)
         missing = sum(size for digest, size in sizes.items() if digest not in self._images)
         idle = sum(len(cached.rows) for digest, cached in self._idle.items() if digest not in sizes)
         return missing <= len(self._free) + idle
@@ -127,8 +127,3 @@ class EncoderCacheManager:
 def images_to_compute(sequence: Sequence) -> list[PromptImage]:
     """Those of which at least the last row is not computed."""
     return [image for image in sequence.request.images if image.end > sequence.num_computed_tokens]
-
-
-def _sizes(images: Iterable[PromptImage]) -> dict[bytes, int]:
-    """Rows of each different one."""
-    return {image.digest: image.num_rows for image in images}

@@ -15,8 +15,6 @@ from services.generator.core.sequence import Sequence
 from services.generator.core.specs import ImageLimits
 from services.generator.scheduler.encoder_cache_manager import EncoderCacheManager, images_to_compute
 
-BYTES_PER_PIXEL = 3
-
 
 class ImageAdmission:
     """Sequences and steps as images see them.
@@ -45,7 +43,7 @@ class ImageAdmission:
         expected = np.concatenate([np.zeros(0, np.int64), *spans])
         return (
             np.array_equal(np.flatnonzero(ids == self._limits.token_id), expected)
-            and all(_is_whole(image) for image in request.images)
+            and all(image.num_rows > 0 and image.pixels.is_whole for image in request.images)
             and self._cache.can_hold(request.images)
         )
 
@@ -61,18 +59,22 @@ class ImageAdmission:
         self._encodes = []
         self._is_blocked = False
 
+    def must_wait(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence has images and another is before it that waits for rows; asked before its prefix is sought."""
+        return self._is_blocked and len(sequence.request.images) > 0
+
     def fit_waiting(self, sequence: Sequence, length: int) -> int:
         """How many of its next `length` tokens a waiting sequence may have in this step; 0 where it has to wait on.
 
-        Who waits lets others go first, but none with images: so rows come together for it, and its turn to be encoded comes.
+        Who waits lets others go first, but none with images (`must_wait`): so rows come together for it, and its turn to be
+        encoded comes.
         """
         if not sequence.request.images:
             return length
         images = images_to_compute(sequence)
         if not images:
             return length
-        has_rows = not self._is_blocked and self._cache.can_lease(images)
-        length = self._cut(images, sequence.num_computed_tokens, length) if has_rows else 0
+        length = self._cut(images, sequence.num_computed_tokens, length) if self._cache.can_lease(images) else 0
         self._is_blocked = length == 0
         return length
 
@@ -110,8 +112,3 @@ class ImageAdmission:
             num_left, is_first = num_left - image.num_rows, False
             seen.add(image.digest)
         return length
-
-
-def _is_whole(image: PromptImage) -> bool:
-    pixels = image.pixels
-    return image.num_rows > 0 and len(pixels.data) == pixels.height * pixels.width * BYTES_PER_PIXEL

@@ -20,6 +20,8 @@ def image_work(chunks: Rows[Chunk], offset: int, encodes: list[ImageEncode]) -> 
 
     Args:
         offset: tokens of the step before the first chunk.
+    Returns:
+        None where the chunks have no token of an image.
     """
     tokens, rows = [], []
     for chunk in chunks:
@@ -32,12 +34,14 @@ def image_work(chunks: Rows[Chunk], offset: int, encodes: list[ImageEncode]) -> 
     return ImageWork(encodes, np.concatenate(tokens), np.concatenate(rows)) if tokens else None
 
 
-def rope_positions(decodes: Rows[Sequence], starts: Rows[int], chunks: Rows[Chunk]) -> IntArray | None:
-    """Where the tokens of a step stand on three axes; None where no sequence has images.
+def step_rope_positions(decodes: Rows[Sequence], starts: Rows[int], chunks: Rows[Chunk]) -> IntArray | None:
+    """Where the tokens of a step stand on three axes.
 
     Args:
         decodes: rows with one token each, which come first.
         starts: positions of these tokens.
+    Returns:
+        [3, T] int32; None where no sequence has images, so that all axes say what the positions say.
     """
     everyone = [*decodes, *(chunk.sequence for chunk in chunks)]
     if all(sequence.rope_positions is None for sequence in everyone):

@@ -20,7 +20,7 @@ from services.generator.core.plan import (
 from services.generator.core.sequence import Sequence
 from services.generator.core.slots import NO_ADAPTER
 from services.generator.scheduler.chunk import Chunk
-from services.generator.scheduler.image_arrays import image_work, rope_positions
+from services.generator.scheduler.image_arrays import image_work, step_rope_positions
 from services.generator.scheduler.row_states import row_states, union
 from shared.errors import InternalError
 
@@ -120,7 +120,7 @@ class PlanBuilder:
             adapter_slots=_ints(self._decode_slots + [_adapter_slot(chunk.sequence) for chunk in chunks]),
             adapter_copies=adapter_copies,
             images=image_work(chunks, num_decodes, encodes),
-            rope_positions=rope_positions(self._decodes, self._decode_starts, chunks) if self._has_axes else None,
+            rope_positions=step_rope_positions(self._decodes, self._decode_starts, chunks) if self._has_axes else None,
         )
         everyone = self._decodes + [chunk.sequence for chunk in chunks]
         return BuiltPlan(plan, everyone, sequences, [(part.sequence, len(part.indices)) for part in scored])
@@ -144,7 +144,7 @@ def _adapter_slot(sequence: Sequence) -> int:
 
 
 def _tokens(chunk: Chunk) -> list[int]:
-    known = chunk.sequence.known_tokens(chunk.start, chunk.start + chunk.length)
+    known = chunk.sequence.known_tokens(chunk.start, chunk.end)
     return known + [TOKEN_ON_DEVICE] * (chunk.length - len(known))
 
 
@@ -159,7 +159,7 @@ def _scored(chunks: Rows[Chunk], offset: int) -> list[Scored]:
         sequence, num_top = chunk.sequence, chunk.sequence.request.sampling.prompt_logprobs
         if num_top is not None:
             start = max(chunk.start, sequence.num_scored_tokens)
-            end = min(chunk.start + chunk.length, sequence.num_prompt_tokens - 1)
+            end = min(chunk.end, sequence.num_prompt_tokens - 1)
             if start < end:
                 indices = range(offset + start - chunk.start, offset + end - chunk.start)
                 parts.append(Scored(sequence, indices, sequence.known_tokens(start + 1, end + 1), num_top))

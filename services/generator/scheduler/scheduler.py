@@ -285,6 +285,9 @@ class Scheduler:
         num_passed = 0  # those whose adapter finds no slot, or images no rows, let others go first
         while num_passed < len(waiting) and self._queues.has_free_row and budget > 0 and most != 0:
             sequence = waiting[num_passed]
+            if self._images.must_wait(sequence):
+                num_passed += 1
+                continue
             if not self._adapters.can_enter(sequence.adapter):
                 self.admission.pass_over(sequence)
                 num_passed += 1

@@ -25,6 +25,8 @@ class PatchEmbeddings:
         projection: from the 3 * P * P values of a patch, channel by channel, to C features.
         class_row: [C], stands before the patches' rows; None where the family has none.
         positions: [N, C].
+        pre_norm: None where the family has none.
+        patch_size: P, in pixels.
     """
 
     projection: LinearLayer
@@ -57,7 +59,7 @@ def flat_patches(values: Tensor, patch_size: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class TowerLayer:
+class ClipLayer:
     """A layer whose norms come first: x += attention(norm(x)), then x += mlp(norm(x)); every row sees every row."""
 
     attention_norm: LayerNorm
@@ -90,7 +92,7 @@ class ClipTower:
     """
 
     embeddings: PatchEmbeddings
-    layers: Sequence[TowerLayer]
+    layers: Sequence[ClipLayer]
     feature_layers: tuple[int, ...]
 
     def __call__(self, values: Tensor) -> Tensor:

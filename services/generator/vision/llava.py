@@ -13,7 +13,7 @@ from torch import Tensor
 from services.generator.core.images import PromptImage
 from services.generator.images.clip_recipe import read_clip_preprocessing
 from services.generator.images.llava_config import LlavaConfig, read_llava_config
-from services.generator.vision.clip_tower import ClipTower, PatchEmbeddings, Projector, TowerLayer
+from services.generator.vision.clip_tower import ClipLayer, ClipTower, PatchEmbeddings, Projector
 from services.generator.vision.pixel_values import PixelScale
 from services.generator.vision.tower_reader import TowerReader, prefix_in
 from shared.modeling.config import read_decoder_config
@@ -70,7 +70,7 @@ def load_llava_encoder(folder: Path, dtype: torch.dtype, device: torch.device) -
         prefix = prefix_in(files, _PROJECTOR_PREFIXES, "linear_1.weight")
         projector_reader = TowerReader(files, prefix, dtype, device)
         projector = _projector(projector_reader, config, hidden_size)
-        projector_reader.refuse_unread(lambda name: False)
+        projector_reader.refuse_unread()
     scale = PixelScale(read_clip_preprocessing(folder).scaling, device)
     num_bytes = tower_reader.num_bytes + projector_reader.num_bytes
     return LlavaEncoder(tower, projector, scale, config, num_bytes=num_bytes)
@@ -99,9 +99,9 @@ def _embeddings(reader: TowerReader, config: LlavaConfig) -> PatchEmbeddings:
     )
 
 
-def _layer(reader: TowerReader, prefix: str, config: LlavaConfig) -> TowerLayer:
+def _layer(reader: TowerReader, prefix: str, config: LlavaConfig) -> ClipLayer:
     width, inner = config.hidden_size, config.intermediate_size
-    return TowerLayer(
+    return ClipLayer(
         attention_norm=reader.norm(f"{prefix}layer_norm1", width, config.norm_eps),
         qkv=reader.linear([f"{prefix}self_attn.{name}_proj" for name in "qkv"], width, width),
         attention_out=reader.linear([f"{prefix}self_attn.out_proj"], width, width),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from services.generator.core.images import Pixels
 from services.generator.images.preprocessor_config import Scaling
+from shared.modeling.transfers import to_device
 
 
 class PixelScale:
@@ -26,4 +27,4 @@ class PixelScale:
         stacked = np.empty((len(images), first.height, first.width, 3), np.uint8)
         for index, pixels in enumerate(images):
             stacked[index] = np.frombuffer(pixels.data, np.uint8).reshape(stacked.shape[1:])
-        return self._table[self._channels, torch.from_numpy(stacked).to(self._table.device).long()]
+        return self._table[self._channels, to_device(stacked, self._table.device).long()]

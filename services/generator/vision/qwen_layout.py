@@ -9,8 +9,7 @@ from itertools import groupby
 
 import numpy as np
 
-Grid = tuple[int, int, int]
-"""(t, h, w) in blocks, with t = 1: one row of the decoder each."""
+from services.generator.core.images import Grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +47,10 @@ class Layout:
 
 
 def lay_out(grids: Sequence[Grid], merge_size: int, window: int | None) -> Layout:
-    """The layout of images with these grids.
+    """The layout of still images.
 
     Args:
+        grids: in blocks, each of which becomes one row.
         merge_size: side of a block in patches.
         window: side of a window in blocks, cut from the top left; None: windows are whole images.
     """

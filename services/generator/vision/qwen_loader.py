@@ -12,7 +12,7 @@ import torch
 from services.generator.images.qwen_recipe import QwenPreprocessing, read_qwen_preprocessing
 from services.generator.vision.pixel_values import PixelScale
 from services.generator.vision.qwen_config import QwenVisionConfig, read_qwen2_5_vision, read_qwen2_vision
-from services.generator.vision.qwen_tower import NORM_EPS, Merger, QwenTower, RmsNorm, TowerLayer
+from services.generator.vision.qwen_tower import NORM_EPS, Merger, QwenLayer, QwenTower, RmsNorm
 from services.generator.vision.tower_reader import TowerReader, prefix_in
 from shared.modeling.config import read_decoder_config
 from shared.modeling.encoder_layers import LayerNorm
@@ -53,7 +53,7 @@ def _load(
         patch_projection = _patch_projection(reader, config)
         layers = [_layer(reader, f"blocks.{index}.", config) for index in range(config.num_layers)]
         merger = _merger(reader, config)
-        reader.refuse_unread(lambda name: False)
+        reader.refuse_unread()
     scale = PixelScale(preprocessing.scaling, device)
     return QwenTower(config, scale, patch_projection, layers, merger, num_bytes=reader.num_bytes)
 
@@ -73,10 +73,10 @@ def _patch_projection(reader: TowerReader, config: QwenVisionConfig) -> LinearLa
     return make_linear(reader.tensor(_PATCHES, config.width, *patch_shape).flatten(1), None)
 
 
-def _layer(reader: TowerReader, prefix: str, config: QwenVisionConfig) -> TowerLayer:
+def _layer(reader: TowerReader, prefix: str, config: QwenVisionConfig) -> QwenLayer:
     width, inner = config.width, config.inner_width
     up, down = (("gate_proj", "up_proj"), "down_proj") if config.is_gated else (("fc1",), "fc2")
-    return TowerLayer(
+    return QwenLayer(
         attention_norm=_norm(reader, f"{prefix}norm1", config),
         qkv=reader.linear([f"{prefix}attn.qkv"], width, 3 * width),
         attention_out=reader.linear([f"{prefix}attn.proj"], width, width),

@@ -7,7 +7,6 @@ Sources: Qwen2-VL, arXiv:2409.12191, §2.1; Qwen2.5-VL, arXiv:2502.13923, §2.1.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -20,6 +19,7 @@ from shared.modeling.decoder import rms_norm, silu_and_mul
 from shared.modeling.encoder_layers import ACTIVATIONS, LayerNorm
 from shared.modeling.linear import LinearLayer
 from shared.modeling.rope import apply_rope
+from shared.modeling.transfers import to_device
 
 NORM_EPS = 1e-6
 """Of all norms of a tower; not in config.json."""
@@ -32,11 +32,12 @@ class RmsNorm:
     weight: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
+        """[..., width] to the same."""
         return rms_norm(x, self.weight, NORM_EPS)
 
 
 @dataclass(frozen=True)
-class TowerLayer:
+class QwenLayer:
     """One block; `up` gives gate and up side by side where the MLP is gated."""
 
     attention_norm: LayerNorm | RmsNorm
@@ -72,7 +73,7 @@ class QwenTower:
         config: QwenVisionConfig,
         scale: PixelScale,
         patch_projection: LinearLayer,
-        layers: Sequence[TowerLayer],
+        layers: Sequence[QwenLayer],
         merger: Merger,
         *,
         num_bytes: int,
@@ -95,7 +96,7 @@ class QwenTower:
             return []
         config = self._config
         layout = lay_out([image.grid for image in images], config.merge_size, config.window)
-        order, coordinates = self._on_device(layout.order), self._on_device(layout.coordinates)
+        order, coordinates = (to_device(each, self._device) for each in (layout.order, layout.coordinates))
         patches = torch.cat([to_patches(self._scale([image.pixels])[0], config) for image in images])
         hidden = self._patch_projection(patches.to(self._dtype))  # [N, width]
         hidden = hidden.view(len(order), -1).index_select(0, order).view_as(hidden)
@@ -107,15 +108,12 @@ class QwenTower:
         in_place = torch.empty_like(rows).index_copy_(0, order, rows)
         return list(torch.split(in_place, [image.num_rows for image in images]))
 
-    def _on_device(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device, non_blocking=True)
-
     def _rotary_rows(self, coordinates: Tensor) -> Tensor:
         """Rows for `apply_rope`, [N, D] in fp32: half the pairs of a head turn by the patch's row, half by its column."""
         angles = (coordinates[:, :, None] * self._frequencies).flatten(1)  # [N, D/2]
         return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
-    def _layer(self, layer: TowerLayer, hidden: Tensor, rotary: Tensor, runs: Sequence[Run]) -> Tensor:
+    def _layer(self, layer: QwenLayer, hidden: Tensor, rotary: Tensor, runs: Sequence[Run]) -> Tensor:
         qkv = layer.qkv(layer.attention_norm(hidden)).view(len(hidden), 3, self._config.num_heads, -1)
         hidden = hidden + layer.attention_out(_attend(qkv, rotary, runs))
         return hidden + layer.down(self._activation(layer.up(layer.mlp_norm(hidden))))

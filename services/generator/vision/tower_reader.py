@@ -60,7 +60,7 @@ class TowerReader:
         """Weight and bias of a norm over `size` features."""
         return LayerNorm(self.tensor(f"{name}.weight", size), self.tensor(f"{name}.bias", size), eps)
 
-    def refuse_unread(self, is_unused: Callable[[str], bool]) -> None:
+    def refuse_unread(self, is_unused: Callable[[str], bool] = lambda name: False) -> None:
         """Call last.
 
         Args:

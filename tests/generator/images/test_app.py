@@ -11,7 +11,7 @@ from transformers import CLIPImageProcessorPil, LlavaProcessor, PreTrainedTokeni
 from services.generator.app import build_app, build_service
 from services.generator.settings import IMAGE_BODY_BYTES, GeneratorSettings
 from shared.contracts.conversation import ChatMessage, TemplateFields
-from shared.errors import ImageInvalidError
+from shared.errors import ImageInvalidError, InvalidRequestError
 from shared.http.lifecycle import Lifecycle
 from shared.settings.base import load_settings
 from tests.fakes.fake_engine import FakeEngine
@@ -46,6 +46,14 @@ def test_a_prompt_is_that_of_the_reference(folder):
     assert [image.num_rows for image in prompt.images] == [16, 16]
     assert prompt.images[0].digest != prompt.images[1].digest
     assert service.card.takes_images
+
+
+def test_made_up_weights_have_no_tower_and_say_so(folder):
+    service = build_service(GeneratorSettings(model=str(folder), load_format="dummy"), FakeEngine(lambda *_: []))
+    assert not service.card.takes_images
+    message = ChatMessage.model_validate({"role": "user", "content": [image_part(b"")]})
+    with pytest.raises(InvalidRequestError, match="this model takes no images"):
+        asyncio.run(service.prompts.from_chat([message], TemplateFields()))
 
 
 def test_the_limits_are_those_of_the_flags(folder):

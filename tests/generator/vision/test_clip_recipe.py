@@ -129,13 +129,6 @@ def test_the_digest_is_of_pixels_size_and_recipe(tmp_path):
     assert len(digests) == 5
 
 
-def test_an_image_of_which_hardly_anything_would_be_left_is_refused(tmp_path):
-    recipe = ClipRecipe(read_clip_preprocessing(save_preprocessing(tmp_path, "clip")), IMAGE_TOKEN_ID, (1, 4, 4))
-    assert recipe.grid_for(1, 200) == (1, 4, 4)
-    with pytest.raises(ValueError, match="200 times"):
-        recipe.grid_for(201, 1)
-
-
 def test_a_text_model_has_no_recipe_and_a_tower_of_another_size_is_refused(tmp_path):
     (tmp_path / "text").mkdir()
     assert read_image_recipe(save_tiny_llama(tmp_path / "text")) is None

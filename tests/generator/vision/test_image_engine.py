@@ -38,8 +38,11 @@ def our_logits(built: BuiltModel, prompt: Prompt) -> torch.Tensor:
     return torch.cat(rows)
 
 
+DECODER = "base_model.model.model.language_model."
+
+
 def save_adapter(vision: Vision, folder: Path) -> Path:
-    """Of the decoder's embedding and of two projections in each layer, named as an adapter of the decoder alone names them."""
+    """Of the decoder's embedding and of two projections in each layer, named as PEFT names them in the whole model."""
     random = torch.Generator().manual_seed(0)
     text = vision.reference.config.text_config
     tensors = {}
@@ -51,7 +54,7 @@ def save_adapter(vision: Vision, folder: Path) -> Path:
         elif name.endswith(("q_proj", "v_proj")):
             tensors[f"{name}.lora_A.weight"] = torch.randn(RANK, shape[1], generator=random) / 8
             tensors[f"{name}.lora_B.weight"] = torch.randn(shape[0], RANK, generator=random)
-    save_file({f"base_model.model.model.{name}": tensor for name, tensor in tensors.items()}, folder / TENSORS)
+    save_file({f"{DECODER}{name}": tensor for name, tensor in tensors.items()}, folder / TENSORS)
     config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": RANK}
     config["target_modules"] = ["q_proj", "v_proj", "embed_tokens"]
     (folder / "adapter_config.json").write_text(json.dumps(config))
@@ -61,7 +64,7 @@ def save_adapter(vision: Vision, folder: Path) -> Path:
 @contextmanager
 def merged(model: PreTrainedModel, adapter: Path) -> Iterator[None]:
     """The model with an adapter of scale 1 in its weights."""
-    tensors = {name.removeprefix("base_model.model.model."): t for name, t in load_file(adapter / TENSORS).items()}
+    tensors = {name.removeprefix(DECODER): t for name, t in load_file(adapter / TENSORS).items()}
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for name, module in decoder_of(model).named_modules():
         for a, b in ((".lora_A.weight", ".lora_B.weight"), (".lora_embedding_A", ".lora_embedding_B")):

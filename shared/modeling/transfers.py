@@ -1,7 +1,7 @@
 """Copies between host and device that neither side waits for.
 
-Used by everything in the runner that moves arrays. On a GPU they go through pinned memory of torch's caching host allocator, which
-keeps a block until the copy that reads it is done.
+Used by everything that moves arrays of a step or a batch. On a GPU they go through pinned memory of the caching host allocator of
+torch, which keeps a block until the copy that reads it is done.
 """
 
 from typing import Any
