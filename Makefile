@@ -113,6 +113,7 @@ bench: $(VENV)/.dev models ## run the CPU benchmarks
 	$(VPY) -m benchmarks.serving.gateway
 	$(VPY) -m benchmarks.serving.memory
 	$(VPY) -m benchmarks.serving.encoder_memory
+	$(VPY) -m benchmarks.serving.images
 
 bench-kernels: ## time the kernels alone on a GPU, with PYTHON and no .venv; ARGS takes --out DIR and --rows PATTERN
 	$(PYTHON) -m benchmarks.kernels $(ARGS)

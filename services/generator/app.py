@@ -24,6 +24,7 @@ from services.generator.frontend.model_card import read_model_card
 from services.generator.frontend.prompts import PromptPreparer
 from services.generator.frontend.sampling import SamplingReader
 from services.generator.frontend.structured import GrammarReader
+from services.generator.images.prepared_cache import PreparedCache
 from services.generator.images.preparer import ImagePreparer, IntakeLimits
 from services.generator.images.recipes import read_image_recipe
 from services.generator.metrics import GeneratorMetrics
@@ -87,7 +88,14 @@ def build_service(settings: GeneratorSettings, engine: Engine) -> GeneratorServi
     card = read_model_card(folder, settings.model_name, settings.max_model_len, tokenizer.vocab_size)
     recipe = None if settings.load_format == "dummy" else read_image_recipe(folder)  # the engine then has no tower
     limits = IntakeLimits(settings.limit_images_per_prompt, settings.max_image_bytes, settings.max_image_pixels)
-    images = None if recipe is None else ImagePreparer(recipe, limits)
+    prepared = PreparedCache(settings.image_cache_bytes)
+    images = None if recipe is None else ImagePreparer(recipe, limits, prepared)
+    metrics = GeneratorMetrics()
+    metrics.watch_images(
+        num_hits=lambda: prepared.num_hits,
+        num_misses=lambda: prepared.num_misses,
+        num_bytes=lambda: prepared.num_bytes,
+    )
     defaults = read_generation_defaults(folder) if settings.generation_config == "auto" else None
     return GeneratorService(
         card=replace(card, takes_images=images is not None),
@@ -96,7 +104,7 @@ def build_service(settings: GeneratorSettings, engine: Engine) -> GeneratorServi
         sampling=SamplingReader(tokenizer, card, defaults),
         grammars=GrammarReader(tokenizer, card),
         engine=engine,
-        metrics=GeneratorMetrics(),
+        metrics=metrics,
         ignores_unknown_fields=settings.ignore_unknown_fields,
     )
 

@@ -52,6 +52,17 @@ class GeneratorMetrics:
         ):
             self.all.counter_read_from(name, description, _reader(stats, field))
 
+    def watch_images(
+        self, *, num_hits: Callable[[], int], num_misses: Callable[[], int], num_bytes: Callable[[], int]
+    ) -> None:
+        """Export what is known of prepared images, as it is when somebody asks."""
+        self.all.gauge("prepared_image_bytes", "Pixels of prepared images that are kept.").set_function(num_bytes)
+        for name, description, read in (
+            ("prepared_image_hits_total", "Image files that had been decoded and prepared already.", num_hits),
+            ("prepared_image_misses_total", "Image files that had not.", num_misses),
+        ):
+            self.all.counter_read_from(name, description, read)
+
     def watch_adapters(self, view: Callable[[], AdapterView]) -> None:
         """Export what is known of adapters, as it is when somebody asks."""
         for name, description, host, device in (

@@ -102,6 +102,12 @@ class GeneratorSettings(ModelSettings):
         description="Largest accepted image in pixels, width times height, as its header has them; decoding takes up to 20 bytes "
         "for each.",
     )
+    image_cache_bytes: int = Field(
+        64 * 2**20,
+        ge=0,
+        description="Bytes of images kept as the model sees them, so that a file that comes again, as with each turn of a chat, "
+        "is not decoded again; 0 for none.",
+    )
     lora: RepeatedStr = Field(
         [],
         description="An adapter to serve, as NAME=FOLDER; may be given several times. Requests name it as their model.",

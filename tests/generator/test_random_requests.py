@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from services.generator.core.messages import TokenLogprob
 from services.generator.core.request import FinishReason
+from services.generator.images.prepared_cache import PreparedCache
 from services.generator.images.preparer import ImagePreparer, IntakeLimits
 from shared.contracts.chat import ChatRequest
 from shared.contracts.completions import CompletionRequest
@@ -145,7 +146,7 @@ def speak(prompt, sampling):
 @pytest.fixture(scope="module")
 def api(tiny_llama):
     """One application for all examples: what a request breaks, the next ones show."""
-    api = Api(tiny_llama, images=ImagePreparer(RowPerPixel(258), IntakeLimits(2, 100, 100)))
+    api = Api(tiny_llama, images=ImagePreparer(RowPerPixel(258), IntakeLimits(2, 100, 100), PreparedCache(2**20)))
     api.script = speak
     return api
 

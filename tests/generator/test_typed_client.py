@@ -10,6 +10,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from services.generator.core.messages import TokenLogprob
 from services.generator.core.request import FinishReason
+from services.generator.images.prepared_cache import PreparedCache
 from services.generator.images.preparer import ImagePreparer, IntakeLimits
 from tests.fakes.image_files import RGB, image_part, png
 from tests.fakes.live_server import LiveServer
@@ -163,7 +164,9 @@ def seeing(tmp_path_factory) -> Iterator[tuple[openai.OpenAI, Api]]:
     """A client of a model that takes images, and what is behind it."""
     folder = tmp_path_factory.mktemp("image-tokenizer")
     save_image_tokenizer(folder)
-    api = Api(folder, images=ImagePreparer(RowPerPixel(IMAGE_TOKEN_ID), IntakeLimits(2, 2000, 400)))
+    api = Api(
+        folder, images=ImagePreparer(RowPerPixel(IMAGE_TOKEN_ID), IntakeLimits(2, 2000, 400), PreparedCache(2**20))
+    )
     api.engine.max_image_rows = 40
     with (
         LiveServer(api.app) as server,

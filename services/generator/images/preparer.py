@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from services.generator.images.data_uri import read_data_uri
 from services.generator.images.decode import decode
+from services.generator.images.prepared_cache import PreparedCache, key_of
 from services.generator.images.recipe import ImageRecipe, PreparedImage
 from shared.errors import ImageInvalidError, InvalidRequestError
 
@@ -37,12 +38,14 @@ class ImagePreparer:
 
     Args:
         recipe: of the model.
+        cache: of this recipe and these limits alone.
     """
 
-    def __init__(self, recipe: ImageRecipe, limits: IntakeLimits) -> None:
+    def __init__(self, recipe: ImageRecipe, limits: IntakeLimits, cache: PreparedCache) -> None:
         self.image_token_id = recipe.image_token_id
         self._recipe = recipe
         self._limits = limits
+        self._cache = cache
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="image")
 
     def check_placeholders(self, token_ids: Sequence[int], param: str, num_images: int) -> None:
@@ -80,8 +83,16 @@ class ImagePreparer:
         return [self._prepare(part, url) for part, url in urls.items()]
 
     def _prepare(self, part: str, url: str) -> PreparedImage:
+        """What a file says of itself is checked each time; a file that is known is not decoded again."""
         try:
-            image = decode(read_data_uri(url, self._limits.max_bytes), self._limits.max_pixels)
+            file = read_data_uri(url, self._limits.max_bytes)
+            key = key_of(file.data)
+            known = self._cache.get(key)
+            if known is not None:
+                return known
+            image = decode(file, self._limits.max_pixels)
         except ValueError as error:
             raise ImageInvalidError(f"{part}: {error}", param=part) from None
-        return self._recipe.prepare(image)
+        prepared = self._recipe.prepare(image)
+        self._cache.put(key, prepared)
+        return prepared

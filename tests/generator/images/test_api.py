@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from services.generator.images.prepared_cache import PreparedCache
 from services.generator.images.preparer import ImagePreparer, IntakeLimits
 from tests.fakes.image_files import RGB, image_part, png, saved
 from tests.fakes.row_per_pixel import RowPerPixel
@@ -32,7 +33,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def api(folder):
-    api = Api(folder, max_model_len=128, images=ImagePreparer(RowPerPixel(IMAGE_TOKEN_ID), IntakeLimits(3, 2000, 400)))
+    api = Api(
+        folder,
+        max_model_len=128,
+        images=ImagePreparer(RowPerPixel(IMAGE_TOKEN_ID), IntakeLimits(3, 2000, 400), PreparedCache(2**20)),
+    )
     api.engine.max_image_rows = 40
     return api
 
@@ -80,7 +85,7 @@ def test_a_conversation_without_images_is_as_ever(api):
 
 @pytest.mark.parametrize(("recipe", "modalities"), [(RowPerPixel(IMAGE_TOKEN_ID), ["text", "image"]), (None, ["text"])])
 def test_the_model_list_says_what_a_model_takes(folder, recipe, modalities):
-    api = Api(folder, images=recipe and ImagePreparer(recipe, IntakeLimits(1, 1, 1)))
+    api = Api(folder, images=recipe and ImagePreparer(recipe, IntakeLimits(1, 1, 1), PreparedCache(2**20)))
 
     async def get():
         async with api.http() as client:
@@ -120,7 +125,9 @@ def test_too_many_images_are_refused_with_limit_and_count(api):
 
 
 def test_rows_count_before_the_length_is_checked(folder):
-    api = Api(folder, images=ImagePreparer(RowPerPixel(IMAGE_TOKEN_ID), IntakeLimits(3, 2000, 400)))
+    api = Api(
+        folder, images=ImagePreparer(RowPerPixel(IMAGE_TOKEN_ID), IntakeLimits(3, 2000, 400), PreparedCache(2**20))
+    )
     api.engine.max_image_rows = 1000
     error = refused(api, CHAT, {"messages": [said(picture(8, 8, 0), TEXT)]})
     assert error["code"] == "context_length_exceeded"
@@ -154,7 +161,9 @@ def test_a_placeholder_without_an_image_is_refused(api, path, body, param):
 def test_a_template_that_leaves_images_out_is_found_out(tmp_path):
     save_image_tokenizer(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role }}{% endfor %}")
-    api = Api(tmp_path, images=ImagePreparer(RowPerPixel(IMAGE_TOKEN_ID), IntakeLimits(3, 2000, 400)))
+    api = Api(
+        tmp_path, images=ImagePreparer(RowPerPixel(IMAGE_TOKEN_ID), IntakeLimits(3, 2000, 400), PreparedCache(2**20))
+    )
     assert "0 times for 1 images" in refused(api, CHAT, {"messages": [said(picture(1, 1, 0))]})["message"]
 
 
