@@ -240,6 +240,25 @@ def test_an_image_that_cannot_be_encoded_ends_its_own_requests_alone(monkeypatch
     assert engine.ends[broken] == [FinishReason.FAILED]
 
 
+def test_after_a_failed_step_one_whose_rows_another_holds_gets_them(monkeypatch):
+    engine = make_engine(num_cached_rows=6)
+    first = submit(engine, [(0, 6), 1], 9)
+    while len(engine.outputs[first]) < 2:
+        engine.step()
+    embed, failures = engine.runner._embed, iter([RuntimeError("once")])
+
+    def fail_once(plan):
+        if plan.images is not None and plan.images.encodes:
+            for error in failures:
+                raise error
+        return embed(plan)
+
+    monkeypatch.setattr(engine.runner, "_embed", fail_once)
+    second = submit(engine, [(1, 6), 2])  # finds the rows that the first one has no need of any more
+    engine.drain()
+    check_outputs(engine, first, second)
+
+
 def test_metrics_say_what_the_encoder_did_and_what_it_was_spared():
     engine, metrics = make_engine(cache=False), GeneratorMetrics()
     metrics.watch(engine.scheduler.stats, num_restarts=lambda: 0)

@@ -29,7 +29,7 @@ from shared.contracts.chat import (
 from shared.contracts.generation import Usage
 from shared.http.app import json_response
 from shared.http.body import body_schema
-from shared.http.deadline import deadline_ms
+from shared.http.deadline import deadline_ms, seconds_left
 from shared.http.disconnect import until_disconnect
 from shared.http.sse import EventStream
 
@@ -40,7 +40,11 @@ def chat_router(service: GeneratorService) -> APIRouter:
 
     @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
     async def chat(request: Request, body: Annotated[ChatRequest, Depends(service.body(ChatRequest))]) -> Response:
-        (prompt,), choices, pieces = await start_chat(service, body, deadline_ms(request.headers))
+        (prompt,), choices, pieces = await until_disconnect(
+            request,
+            start_chat(service, body, deadline_ms(request.headers)),
+            timeout_s=seconds_left(request.headers),
+        )
         answer = _Answer(service, body, prompt, service.model_name(choices))
         headers = await service.answer_headers(request, choices)
         if body.stream:

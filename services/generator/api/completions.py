@@ -21,7 +21,7 @@ from shared.contracts.completions import CompletionChoice, CompletionLogprobs, C
 from shared.contracts.generation import Usage
 from shared.http.app import json_response
 from shared.http.body import body_schema
-from shared.http.deadline import deadline_ms
+from shared.http.deadline import deadline_ms, seconds_left
 from shared.http.disconnect import until_disconnect
 from shared.http.sse import EventStream
 
@@ -36,7 +36,11 @@ def completions_router(service: GeneratorService) -> APIRouter:
     async def complete(
         request: Request, body: Annotated[CompletionRequest, Depends(service.body(CompletionRequest))]
     ) -> Response:
-        prompts, choices, pieces = await start_completion(service, body, deadline_ms(request.headers))
+        prompts, choices, pieces = await until_disconnect(
+            request,
+            start_completion(service, body, deadline_ms(request.headers)),
+            timeout_s=seconds_left(request.headers),
+        )
         answer = _Answer(service, body, prompts, service.model_name(choices))
         headers = await service.answer_headers(request, choices)
         if body.stream:

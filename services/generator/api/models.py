@@ -5,13 +5,14 @@ Built by `app.py`. They answer while the engine loads too, without the adapters,
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from services.generator.api.service import GeneratorService
 from shared.contracts.models import ModelEntry
 from shared.contracts.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from shared.http.app import json_response
 from shared.http.body import body_schema
+from shared.http.disconnect import until_disconnect
 from shared.http.model_list import model_list_router
 
 
@@ -26,9 +27,11 @@ def models_router(service: GeneratorService) -> APIRouter:
     router = model_list_router(entries)
 
     @router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
-    async def tokenize(body: Annotated[TokenizeRequest, Depends(service.body(TokenizeRequest))]) -> Response:
+    async def tokenize(
+        request: Request, body: Annotated[TokenizeRequest, Depends(service.body(TokenizeRequest))]
+    ) -> Response:
         service.check_name(body.model)
-        tokens = await _tokens(service, body)
+        tokens = await until_disconnect(request, _tokens(service, body))
         return json_response(
             TokenizeResponse(tokens=tokens, count=len(tokens), max_model_len=service.card.max_model_len)
         )

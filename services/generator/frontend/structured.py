@@ -102,8 +102,10 @@ class GrammarReader:
         try:
             await asyncio.wait_for(has_begun.wait(), COMPILE_S)
         except TimeoutError:
-            checking.cancel()
             raise OverloadedError("Too many grammars are being compiled", retry_after_s=COMPILE_S) from None
+        finally:
+            if not has_begun.is_set():
+                checking.cancel()  # nobody waits for it any more
         try:
             return await asyncio.wait_for(asyncio.wrap_future(checking), COMPILE_S)
         except TimeoutError:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from services.generator.images.colours import to_rgb
 from services.generator.images.data_uri import ImageFile
@@ -45,7 +45,7 @@ def decode(file: ImageFile, max_pixels: int) -> Image.Image:
         with _refusing(file):
             image.load()
             rgb = to_rgb(image, file)
-        turn = _TURNS.get(_orientation(image, file))
+        turn = _TURNS.get(_orientation(image))
     return rgb if turn is None else rgb.transpose(turn)
 
 
@@ -67,11 +67,14 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
         )
 
 
-def _orientation(image: Image.Image, file: ImageFile) -> int:
-    """Read after the pixels, since a PNG may have it behind them."""
-    with _refusing(file), _silent():
-        value = image.getexif().get(_ORIENTATION)
-        return value if isinstance(value, int) else 1
+def _orientation(image: Image.Image) -> int:
+    """Read after the pixels, since a PNG may have it behind them; damaged data say nothing."""
+    with _silent():
+        try:
+            value = image.getexif().get(_ORIENTATION)
+        except Exception:  # noqa: BLE001 - as in `_refusing`
+            return 1
+    return value if isinstance(value, int) else 1
 
 
 @contextmanager
@@ -81,8 +84,14 @@ def _refusing(file: ImageFile) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - broken files make decoders raise almost anything
         if isinstance(error, Image.DecompressionBombError):
             raise ValueError("the image has far too many pixels") from None
-        reason = str(error) if isinstance(error, OSError | ValueError) and error.args else type(error).__name__
-        raise ValueError(f"the {file.kind} file cannot be read: {reason}") from None
+        raise ValueError(f"the {file.kind} file cannot be read: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    """For a client: the decoder's words, where they are about the file."""
+    if isinstance(error, UnidentifiedImageError):
+        return "its header is broken or cut off"
+    return str(error) if isinstance(error, OSError | ValueError | SyntaxError) and error.args else "it is broken"
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from services.generator.images.recipe import ImageRecipe, PreparedImage
 from shared.errors import ImageInvalidError, InvalidRequestError
 
 NUM_THREADS = 2
-"""Requests whose images are decoded at once; each thread has one decoded image in memory at a time."""
+"""Images that are decoded at once, each of which is in memory whole meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +68,15 @@ class ImagePreparer:
             )
 
     async def prepare(self, urls: Mapping[str, str]) -> list[PreparedImage]:
-        """The images in order.
+        """The images in order, one after the other, so that requests take turns; cancelling leaves the rest undone.
 
         Args:
             urls: of each, by the name of the part that has it.
         Raises:
             ImageInvalidError: the first that cannot be read, or is beyond the limits.
         """
-        if not urls:
-            return []
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._prepare_all, urls)
-
-    def _prepare_all(self, urls: Mapping[str, str]) -> list[PreparedImage]:
-        return [self._prepare(part, url) for part, url in urls.items()]
+        loop = asyncio.get_running_loop()
+        return [await loop.run_in_executor(self._pool, self._prepare, part, url) for part, url in urls.items()]
 
     def _prepare(self, part: str, url: str) -> PreparedImage:
         """What a file says of itself is checked each time; a file that is known is not decoded again."""

@@ -243,6 +243,7 @@ class Scheduler:
                 self._admit(builder, budget, most=1)
             if builder.is_empty:
                 self._queues.preempt(self._queues.running[-1])  # of those that are cleared already and hold the room
+                self._images.begin_step()  # where it found no rows before, it may now
 
     def _schedule_running(self, builder: PlanBuilder, running: list[Sequence], budget: int) -> tuple[int, bool]:
         """Plan running sequences, oldest first; answers the budget left and whether blocks ran short."""

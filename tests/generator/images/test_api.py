@@ -1,16 +1,20 @@
 """Images over HTTP with a scripted engine: what reaches it, and what is refused before it hears of anything."""
 
 import asyncio
+import json
+import threading
 
 import numpy as np
 import pytest
 
+from services.generator.images import preparer
 from services.generator.images.prepared_cache import PreparedCache
 from services.generator.images.preparer import ImagePreparer, IntakeLimits
 from tests.fakes.image_files import RGB, image_part, png, saved
 from tests.fakes.row_per_pixel import RowPerPixel
 from tests.fakes.tiny_vision import IMAGE_TOKEN, IMAGE_TOKEN_ID, save_image_tokenizer
 from tests.generator.test_api import Api
+from tests.shared.http.asgi import Wire, http_scope
 
 TEXT = {"type": "text", "text": "what?"}
 CHAT = "/v1/chat/completions"
@@ -170,3 +174,45 @@ def test_a_template_that_leaves_images_out_is_found_out(tmp_path):
 def test_a_model_without_images_refuses_them(folder):
     error = refused(Api(folder), CHAT, {"messages": [said(TEXT, picture(1, 1, 0))]})
     assert error["message"] == "messages.0.content.1: this model takes no images"
+
+
+class Gate:
+    """A recipe that keeps its thread until it is opened."""
+
+    def __init__(self):
+        self.num_prepared = 0
+        self.has_begun = threading.Event()
+        self.opened = threading.Event()
+        self._recipe = RowPerPixel(IMAGE_TOKEN_ID)
+        self.image_token_id = IMAGE_TOKEN_ID
+        self.grid_for = self._recipe.grid_for
+
+    def prepare(self, image):
+        self.num_prepared += 1
+        self.has_begun.set()
+        assert self.opened.wait(60)
+        return self._recipe.prepare(image)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
+def test_images_of_a_client_that_is_gone_are_not_prepared(folder, monkeypatch, path):
+    monkeypatch.setattr(preparer, "NUM_THREADS", 1)
+    gate = Gate()
+    api = Api(folder, max_model_len=128, images=ImagePreparer(gate, IntakeLimits(3, 2000, 400), PreparedCache(0)))
+    api.engine.max_image_rows = 40
+    body = {"messages": [said(*[picture(1, 1, 0)] * 3)]}
+    wire = Wire(json.dumps(body).encode())
+
+    async def leave():
+        scope = http_scope(path, [(b"content-type", b"application/json")])
+        task = asyncio.create_task(api.app(scope, wire.receive, wire.send))
+        await asyncio.to_thread(gate.has_begun.wait, 60)
+        wire.hang_up.set()
+        await asyncio.wait({task}, timeout=5)
+        gate.opened.set()
+        await task
+
+    asyncio.run(leave())
+    assert api.post(path, {"messages": [said(picture(1, 1, 0))]}).status_code == 200
+    assert gate.num_prepared == 2  # the one that had begun, and that of the next client
+    assert len(api.engine.submitted) == (path == CHAT)

@@ -62,6 +62,18 @@ def test_damaged_exif_data_leave_the_image_as_it_is_without_a_warning():
     np.testing.assert_array_equal(try_decode(ImageKind.JPEG, broken), try_decode(ImageKind.JPEG, upright))
 
 
+@pytest.mark.parametrize("exif", [b"", b"II", b"II*\0", b"II*\0\xff\xff\xff\xff", b"II*\0\x08\0\0\0\x01"])
+def test_damaged_exif_data_of_any_kind_leave_it(exif):
+    file = png(PIXELS, colour_type=RGB, eXIf=exif)
+    np.testing.assert_array_equal(try_decode(ImageKind.PNG, file), PIXELS)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_broken_header_is_said_in_words_that_are_always_the_same(kind):
+    with pytest.raises(ValueError, match=f"^the {kind} file cannot be read: its header is broken or cut off$"):
+        decode(ImageFile(kind, FILES[kind][:3]), 10_000)
+
+
 def test_a_photo_with_a_second_picture_in_it_is_the_first():
     file = saved(
         Image.new("RGB", (4, 3), "red"), "MPO", save_all=True, append_images=[Image.new("RGB", (4, 3), "blue")]

@@ -92,9 +92,10 @@ def test_two_threads_may_bring_the_same_image():
     ("content", "media_type", "reason"),
     [
         (file_of(1), "image/jpeg", "says image/jpeg, its content is PNG"),
-        (file_of(1, width=17), "image/png", "up to 16 pixels in width, not 17"),
+        (file_of(1, width=201), "image/png", "at most 400 in all"),
         (file_of(1)[:-30], "image/png", "cannot be read"),
     ],
+    ids=["another type", "too large", "cut off"],
 )
 def test_a_refusal_is_the_same_before_and_after_the_file_is_known(content, media_type, reason):
     preparer = ImagePreparer(RowPerPixel(1), LIMITS, PreparedCache(1000))
