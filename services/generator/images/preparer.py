@@ -12,7 +12,7 @@ from services.generator.images.data_uri import read_data_uri
 from services.generator.images.decode import decode
 from services.generator.images.prepared_cache import PreparedCache, key_of
 from services.generator.images.recipe import ImageRecipe, PreparedImage
-from shared.errors import ImageInvalidError, InvalidRequestError
+from shared.errors import ImageInvalidError, InvalidRequestError, OverloadedError
 
 NUM_THREADS = 2
 """Images that are decoded at once, each of which is in memory whole meanwhile."""
@@ -33,6 +33,10 @@ class IntakeLimits:
     max_pixels: int
 
 
+MAX_WAITING_BYTES = 512 * 2**20
+"""Of the URLs of all requests whose images are being prepared or wait for it; those who come later are told to come back."""
+
+
 class ImagePreparer:
     """Prepares images for one model.
 
@@ -47,6 +51,7 @@ class ImagePreparer:
         self._limits = limits
         self._cache = cache
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="image")
+        self._num_waiting_bytes = 0
 
     def check_placeholders(self, token_ids: Sequence[int], param: str, num_images: int) -> None:
         """Raise InvalidRequestError unless a prompt has one placeholder for each image, however they came there."""
@@ -74,9 +79,17 @@ class ImagePreparer:
             urls: of each, by the name of the part that has it.
         Raises:
             ImageInvalidError: the first that cannot be read, or is beyond the limits.
+            OverloadedError: too much waits already.
         """
+        num_bytes = sum(map(len, urls.values()))
+        if self._num_waiting_bytes and self._num_waiting_bytes + num_bytes > MAX_WAITING_BYTES:
+            raise OverloadedError("too many images wait to be read", retry_after_s=1)
         loop = asyncio.get_running_loop()
-        return [await loop.run_in_executor(self._pool, self._prepare, part, url) for part, url in urls.items()]
+        self._num_waiting_bytes += num_bytes
+        try:
+            return [await loop.run_in_executor(self._pool, self._prepare, part, url) for part, url in urls.items()]
+        finally:
+            self._num_waiting_bytes -= num_bytes
 
     def _prepare(self, part: str, url: str) -> PreparedImage:
         """What a file says of itself is checked each time; a file that is known is not decoded again."""

@@ -10,6 +10,7 @@ import pytest
 from services.generator.images import preparer
 from services.generator.images.prepared_cache import PreparedCache
 from services.generator.images.preparer import ImagePreparer, IntakeLimits
+from shared.errors import OverloadedError
 from tests.fakes.image_files import RGB, image_part, png, saved
 from tests.fakes.row_per_pixel import RowPerPixel
 from tests.fakes.tiny_vision import IMAGE_TOKEN, IMAGE_TOKEN_ID, save_image_tokenizer
@@ -216,3 +217,22 @@ def test_images_of_a_client_that_is_gone_are_not_prepared(folder, monkeypatch, p
     assert api.post(path, {"messages": [said(picture(1, 1, 0))]}).status_code == 200
     assert gate.num_prepared == 2  # the one that had begun, and that of the next client
     assert len(api.engine.submitted) == (path == CHAT)
+
+
+def test_past_so_many_bytes_of_waiting_images_clients_are_told_to_come_back(folder, monkeypatch):
+    gate = Gate()
+    images = ImagePreparer(gate, IntakeLimits(3, 2000, 400), PreparedCache(0))
+    monkeypatch.setattr(preparer, "MAX_WAITING_BYTES", 200)
+    url = picture(1, 1, 0)["image_url"]["url"]
+    assert 100 < len(url) < 200
+
+    async def overload():
+        first = asyncio.create_task(images.prepare({"a": url}))
+        await asyncio.to_thread(gate.has_begun.wait, 60)
+        with pytest.raises(OverloadedError):
+            await images.prepare({"b": url})
+        gate.opened.set()
+        await first
+        assert len(await images.prepare({"c": url, "d": url})) == 2, "one alone is never too much"
+
+    asyncio.run(overload())
