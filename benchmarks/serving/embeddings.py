@@ -3,6 +3,7 @@
 `python -m benchmarks.serving.embeddings`, with the embedded models in `models/`. Only the ratios mean anything on a shared
 machine: each round measures the peer just before and just after our case, and the table has the medians over the rounds.
 The ratio of processor time (the embedder's against the peer's) is steadier than that of wall time when others use the machine too.
+With `--peer-url` another server with the same model, say `infinity_emb v2 --served-model-name all-minilm-l6-v2`, is fed alike.
 """
 
 import argparse
@@ -63,6 +64,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--peer-url", help="of a server whose path /embeddings is OpenAI's")
     options, extra = parser.parse_known_args()
     texts = make_texts(options.texts)
     peer = load_peer(options.model, options.threads)
@@ -84,6 +86,12 @@ def main() -> None:
             "32 x 1, 8 clients": (partial(ask, few, 1, 8, "base64"), peer_each),
             "64 x 16, 64 clients": (partial(ask, many, 16, 64, "base64"), partial(encode_each, peer, many, 16)),
         }
+        if options.peer_url:
+            other = OpenAI(base_url=options.peer_url, api_key="none", timeout=600)
+            for per_request, num_clients in ((16, 64), (1, 64)):
+                peer_server = partial(send, other, many, per_request, num_clients, "float")
+                ours = partial(ask, many, per_request, num_clients, "float")
+                cases[f"{len(many) // per_request} x {per_request}, 64 clients, floats"] = (ours, peer_server)
         measure(cases, options.rounds, server)
 
 
