@@ -1,6 +1,7 @@
 """Tiny models that see images, as we and as transformers see them, and prompts for them; for tests of the engine."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,8 @@ from tests.fakes.tiny_vision import IMAGE_TOKEN_ID, save_tiny_llava
 from tests.generator.driving import OfflineEngine
 
 FAMILIES = {
-    "llava": (save_tiny_llava, LlavaForConditionalGeneration),
+    "llava_clip": (partial(save_tiny_llava, tower="clip"), LlavaForConditionalGeneration),
+    "llava_siglip": (partial(save_tiny_llava, tower="siglip"), LlavaForConditionalGeneration),
     "qwen2": (save_tiny_qwen2_vl, Qwen2VLForConditionalGeneration),
     "qwen2_5": (save_tiny_qwen2_5_vl, Qwen2_5_VLForConditionalGeneration),
 }
