@@ -82,13 +82,16 @@ class Balancer:
     def candidates(self, inbound: Inbound) -> list[Replica]:
         """The replicas that may answer: all of the service, or where some of them are known to serve what is named, those.
 
-        Names are what the body's bytes show beside a key "model" or "lora". One that no replica is known to serve says nothing:
-        it may be new, and if it is not, any replica answers 404. A replica of which nothing is known yet may serve anything.
+        Names are what the body's bytes show beside a key "model" or "lora". Where no replica is known to serve any of them, as
+        where there is none, the model of the first replica is meant; so a name that nobody serves is answered 404 there. A replica
+        of which nothing is known yet may serve anything.
         """
         replicas = self._upstreams.replicas(inbound.service)
         if len({replica.model_names for replica in replicas}) < 2:
             return replicas
-        for name in (*_values(inbound.body, _LORA_KEY), *_values(inbound.body, _MODEL_KEY)):
+        known = frozenset().union(*(replica.model_names for replica in replicas))
+        names = [name for key in (_LORA_KEY, _MODEL_KEY) for name in _values(inbound.body, key) if name in known]
+        for name in names or [next(replica.models[0].id for replica in replicas if replica.models)]:
             if any(name in replica.model_names for replica in replicas):
                 replicas = [replica for replica in replicas if name in replica.model_names or not replica.models]
         return replicas

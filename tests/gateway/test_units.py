@@ -53,6 +53,7 @@ def test_where_replicas_serve_different_models_those_with_the_named_one_are_aske
     everyone, balancer = [text, vision, new], Balancer(state)
     bodies: dict[bytes, list[Replica]] = {
         b"{}": everyone,
+        b'{"model": null}': everyone,
         b'{"model": "llm"}': everyone,
         b'{"model": "vlm"}': [vision, new],
         b'{"model" :\t"pirate"}': [text, new],
@@ -62,12 +63,15 @@ def test_where_replicas_serve_different_models_those_with_the_named_one_are_aske
         b'\xff"model": 3 "lora"': everyone,
     }
     assert {body: balancer.candidates(inbound(body)) for body in bodies} == bodies
+    state.note_models(vision, [ModelEntry(id="vlm", created=1, task="embed", max_model_len=1)])
+    for body in (b"{}", b'{"model": "unknown"}'):
+        assert balancer.candidates(inbound(body)) == [text, new], "the first replica's model is meant"
     state.note_state(vision, ReplicaState.DOWN)
     state.note_models(new, [ModelEntry(id="llm", created=1, task="embed", max_model_len=1)])
     assert balancer.candidates(inbound(b'{"model": "vlm"}')) == [vision], (
         "the others would say that there is no such model"
     )
-    assert set(balancer.candidates(inbound(b'{"model": "llm"}'))) == set(everyone)
+    assert balancer.candidates(inbound(b'{"model": "llm"}')) == [text, new]
 
 
 def test_states() -> None:
