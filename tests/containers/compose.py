@@ -13,7 +13,7 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
-FILES = ("docker-compose.yml", "deploy/compose/cpu.yml")
+FILES = ("docker-compose.yml", "deploy/compose/cpu.yml", "deploy/compose/vision.yml")
 MIN_COMPOSE = (2, 24)
 """The first release with `!reset` and with files of variables that may be missing."""
 

@@ -5,9 +5,12 @@ Called by __main__ with the gateway's address; standard library only. The models
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import struct
 import urllib.request
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +29,7 @@ def check_ready(url: str) -> None:
 
 def list_models(url: str) -> None:
     tasks = {model["id"]: model["task"] for model in _get(f"{url}/v1/models")["data"]}
-    generating = ("smollm2-135m-instruct", "pirate", "json")
+    generating = ("smollm2-135m-instruct", "pirate", "json", "smollm2-135m-vision")
     expected = dict.fromkeys(generating, "generate") | {"all-minilm-l6-v2": "embed", "minilm-reranker": "rerank"}
     assert tasks == expected, tasks
 
@@ -48,6 +51,28 @@ def stream_chat(url: str) -> None:
     deltas = [choice["delta"].get("content") or "" for event in events[:-1] for choice in json.loads(event)["choices"]]
     assert "Paris" in "".join(deltas), deltas
     assert len(deltas) > 3, "the answer came in one piece"
+
+
+def send_image(url: str) -> None:
+    parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_red_square()}"}}]
+    parts.append({"type": "text", "text": "What color is it?"})
+    body = {"model": "smollm2-135m-vision", "messages": [{"role": "user", "content": parts}], "temperature": 0}
+    content = _post(f"{url}/v1/chat/completions", body)["choices"][0]["message"]["content"]
+    assert "red" in content, content
+
+
+def _red_square() -> str:
+    """A PNG file of 32 x 32 pixels, in base64."""
+    red, white = bytes((220, 30, 30)), bytes((255, 255, 255))
+    row, edge = b"\0" + white * 8 + red * 16 + white * 8, b"\0" + white * 32
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 32, 32, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(edge * 8 + row * 16 + edge * 8)
+    file = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    return base64.b64encode(file).decode()
 
 
 def send_completion(url: str) -> None:

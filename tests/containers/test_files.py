@@ -135,6 +135,21 @@ def test_the_containers_serve_the_same_demo_adapters_as_make_up() -> None:
     assert "COPY examples/adapters examples/adapters" in read_stages("services/generator/Dockerfile")[-1]
 
 
+def test_the_demo_of_images_is_the_same_as_make_ups() -> None:
+    services = read_compose("deploy/compose/vision.yml")
+    made = {service.name: service.environment for service in trivium_services({}, Path("/models"), num_cores=1)}
+    name = "TRIVIUM_GENERATOR_MODEL"
+    assert services["vision"]["environment"][name] == made["vision"][name]
+    limit = "TRIVIUM_GATEWAY_GENERATOR_MAX_BODY_BYTES"
+    assert services["gateway"]["environment"] == {
+        "TRIVIUM_GATEWAY_GENERATOR_URL": "http://generator:8001,http://vision:8001",
+        limit: made["gateway"][limit],
+    }
+    hardened = ("init", "restart", "stop_grace_period", "read_only", "tmpfs", "cap_drop", "security_opt", "volumes")
+    embedder = read_compose("docker-compose.yml")["embedder"]
+    assert {key: services["vision"][key] for key in hardened} == {key: embedder[key] for key in hardened}
+
+
 def test_containers_have_time_to_finish_their_requests() -> None:
     grace_s = ServiceSettings.model_fields["shutdown_grace_s"].default
     for service in read_compose("docker-compose.yml").values():

@@ -258,6 +258,7 @@ def test_a_signal_cuts_the_program_short(launch: Callable[..., Launcher]) -> Non
 
 def test_services_take_shares_of_the_machine_and_the_users_variables_win() -> None:
     environ = {"PATH": "/bin", "TRIVIUM_GENERATOR_MODEL": "org/name", "TRIVIUM_EMBEDDER_PORT": "9002"}
+    assert "vision" not in {service.name for service in trivium_services(environ, Path("models"), num_cores=4)}
     services = {service.name: service for service in trivium_services(environ, Path("models"), num_cores=4)}
     assert list(services) == ["generator", "embedder", "reranker", "gateway"]
     assert services["generator"].environment["TRIVIUM_GENERATOR_MODEL"] == "org/name"
@@ -276,6 +277,21 @@ def test_the_demo_adapters_are_served_with_the_embedded_model_only() -> None:
     assert adapters() == "pirate=examples/adapters/pirate,json=examples/adapters/json"
     assert adapters(TRIVIUM_GENERATOR_MODEL="org/name") is None
     assert adapters(TRIVIUM_GENERATOR_LORA="mine=folder") == "mine=folder"
+
+
+def test_a_second_generator_sees_images_where_the_embedded_model_is_served() -> None:
+    environ = {"TRIVIUM_VISION_PORT": "9004", "TRIVIUM_GENERATOR_DTYPE": "float32", "TRIVIUM_GENERATOR_LORA": "a=b"}
+    services = {service.name: service for service in trivium_services(environ, Path("models"), num_cores=4)}
+    assert list(services) == ["generator", "embedder", "reranker", "vision", "gateway"]
+    vision, gateway = services["vision"], services["gateway"]
+    assert vision.command[-1] == "services.generator"
+    assert vision.environment["TRIVIUM_GENERATOR_MODEL"] == str(Path("models/smollm2-135m-vision"))
+    assert vision.environment["TRIVIUM_GENERATOR_PORT"] == "9004"
+    assert vision.environment["TRIVIUM_GENERATOR_DTYPE"] == "float32"
+    assert "TRIVIUM_GENERATOR_LORA" not in vision.environment
+    urls = gateway.environment["TRIVIUM_GATEWAY_GENERATOR_URL"]
+    assert urls == "http://127.0.0.1:8001,http://127.0.0.1:9004"
+    assert gateway.environment["TRIVIUM_GATEWAY_GENERATOR_MAX_BODY_BYTES"] == str(64 * 2**20)
 
 
 def test_services_that_listen_everywhere_are_reached_on_this_machine() -> None:

@@ -7,6 +7,7 @@ It must never write into a folder that is in place, and never replace one that t
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +34,16 @@ def identity(recipe: Recipe) -> dict[str, Any]:
     described = (
         {"wheel": source.requirement, "sha256": source.sha256} if isinstance(source, Wheel) else identity(source)
     )
-    return {"name": recipe.name, "recipe_version": recipe.version, "source": described}
+    known = {"name": recipe.name, "recipe_version": recipe.version, "source": described}
+    return known if recipe.own_files is None else {**known, "own_files": _digest(recipe.own_files)}
+
+
+def _digest(folder: Path) -> str:
+    """SHA-256 of the names and contents of a folder's files."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        digest.update(f"{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def check_replaceable(recipe: Recipe, models_dir: Path) -> None:

