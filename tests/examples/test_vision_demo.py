@@ -12,7 +12,7 @@ from tests.fakes.service_process import ServiceProcess
 
 pytestmark = [pytest.mark.models, pytest.mark.e2e]
 MODEL = "smollm2-135m-vision"
-NUM_PICTURES = 8
+NUM_PICTURES = 5
 
 
 @pytest.fixture(scope="module")
