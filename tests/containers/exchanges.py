@@ -100,6 +100,7 @@ EXCHANGES: dict[str, Callable[[str], None]] = {
     "models": list_models,
     "chat": send_chat,
     "chat with an adapter": send_chat_to_adapter,
+    "chat with an image": send_image,
     "streamed chat": stream_chat,
     "completion": send_completion,
     "embeddings": send_embedding,
