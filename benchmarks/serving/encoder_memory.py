@@ -28,17 +28,19 @@ def text(rng: random.Random) -> str:
 
 
 async def one(embedder: httpx.AsyncClient, reranker: httpx.AsyncClient, number: int) -> None:
-    """An embedding or a rerank request, of some texts; right, wrong, or given up."""
+    """An embedding or a rerank request, of some texts; now and then given up."""
     rng = random.Random(number)
     texts = [text(rng) for _ in range(rng.randint(1, 4))]
     timeout = LEAVE_S if rng.random() < SHARE_LEFT else 120
     try:
         if number % 2:
-            await embedder.post("/v1/embeddings", json={"input": texts}, timeout=timeout)
+            answer = await embedder.post("/v1/embeddings", json={"input": texts}, timeout=timeout)
         else:
-            await reranker.post("/rerank", json={"query": text(rng)[:100], "documents": texts}, timeout=timeout)
+            body = {"query": text(rng)[:100], "documents": texts}
+            answer = await reranker.post("/rerank", json=body, timeout=timeout)
     except httpx.TimeoutException:
         return
+    answer.raise_for_status()
 
 
 async def part(embedder: Service, reranker: Service, numbers: range) -> None:

@@ -10,7 +10,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -112,7 +112,14 @@ def round_to_bfloat16(model: LlavaForConditionalGeneration) -> None:
             parameter.data = parameter.data.to(torch.bfloat16).float()
 
 
-def _learn(model, loss, source, sizes, what) -> None:  # type: ignore[no-untyped-def]
+def _learn(
+    model: LlavaForConditionalGeneration,
+    loss: Callable[[Sequence[Picture]], torch.Tensor],
+    source: Iterator[Picture],
+    sizes: tuple[int, int, float],
+    what: str,
+) -> None:
+    """Take steps down `loss`; `sizes` are their number, the pictures of each, and the largest learning rate."""
     num_steps, batch_size, lr = sizes
     parameters = [parameter for part in new_parts(model) for parameter in part.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=0.01)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from services.gateway.inbound import Inbound
 from services.gateway.paths import ADMIN_PATHS, LOAD_ADAPTER_PATH, PATHS_OF_TASK, TASK_OF_SERVICE
 from services.gateway.upstreams import Replica, ReplicaState, Upstreams
+from shared.contracts.models import Task
 from shared.errors import InvalidRequestError
 
 _MODEL_KEY = b'"model"'
@@ -44,9 +45,8 @@ def check_model(inbound: Inbound, upstreams: Upstreams) -> None:
         name = _NamesModel.model_validate_json(inbound.body).model
     except ValidationError:
         return
-    service = None if name is None else upstreams.service_of_model(name)
-    if service is not None and service is not inbound.service:
-        task = TASK_OF_SERVICE[service]
+    task = None if name is None else _other_task(name, inbound, upstreams)
+    if task is not None:
         raise InvalidRequestError(
             f"Model {name!r} has the task {task!r} and is used with {PATHS_OF_TASK[task]}, not {inbound.path}",
             param="model",
@@ -65,11 +65,9 @@ def check_adapter_name(inbound: Inbound, upstreams: Upstreams) -> None:
         name = _NamesAdapter.model_validate_json(inbound.body).lora_name
     except ValidationError:
         return
-    service = None if name is None else upstreams.service_of_model(name)
-    if service is not None and service is not inbound.service:
-        raise InvalidRequestError(
-            f"lora_name: {name!r} is a model of the task {TASK_OF_SERVICE[service]!r}", param="lora_name"
-        )
+    task = None if name is None else _other_task(name, inbound, upstreams)
+    if task is not None:
+        raise InvalidRequestError(f"lora_name: {name!r} is a model of the task {task!r}", param="lora_name")
 
 
 class Balancer:
@@ -117,8 +115,13 @@ def _cost(replica: Replica) -> tuple[int, int]:
 
 
 def _may_name_other_task(inbound: Inbound, upstreams: Upstreams) -> bool:
-    services = map(upstreams.service_of_model, _values(inbound.body, _MODEL_KEY))
-    return any(service is not None and service is not inbound.service for service in services)
+    return any(_other_task(name, inbound, upstreams) is not None for name in _values(inbound.body, _MODEL_KEY))
+
+
+def _other_task(name: str, inbound: Inbound, upstreams: Upstreams) -> Task | None:
+    """The task of the model called `name`, where another service than the path's serves it."""
+    service = upstreams.service_of_model(name)
+    return None if service is None or service is inbound.service else TASK_OF_SERVICE[service]
 
 
 def _values(body: bytes, key: bytes) -> Iterator[str]:
