@@ -46,24 +46,33 @@ class LoraInputs:
 
     def shrink(self) -> None:
         """One launch."""
-        lora_shrink(self.h, self.x, self.a, self.ranks, self.scales, *self.metadata, chunk_size=self.chunk_size)
+        lora_shrink(self.h, self.x, self.a, self.ranks, *self.metadata, chunk_size=self.chunk_size)
 
     def expand(self) -> None:
         """One launch."""
         sizes = self.slice_sizes
-        lora_expand(self.y, self.h, self.b, self.ranks, *self.metadata, chunk_size=self.chunk_size, slice_sizes=sizes)
+        lora_expand(
+            self.y,
+            self.h[:, :, None],
+            self.b,
+            self.ranks,
+            self.scales,
+            *self.metadata,
+            chunk_size=self.chunk_size,
+            slice_sizes=sizes,
+        )
 
     def expected_h(self) -> Tensor:
         """The oracle's intermediate."""
         h = torch.zeros_like(self.h[0])
         groups = reference.slot_groups(self.segments.row_slots)
-        reference.lora_shrink(h, self.x, self.a, self.ranks, self.scales, groups)
+        reference.lora_shrink(h, self.x, self.a, self.ranks, groups)
         return h
 
     def expected_y(self, y: Tensor, h: Tensor) -> Tensor:
         """The oracle's output, from the kernel's own intermediate."""
         out, groups = y.float(), reference.slot_groups(self.segments.row_slots)
-        reference.lora_expand(out, h, self.b, self.ranks, groups, self.slice_sizes)
+        reference.lora_expand(out, h, self.b, self.ranks, self.scales, groups, self.slice_sizes)
         return out
 
     @property

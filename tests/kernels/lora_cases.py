@@ -47,6 +47,29 @@ class LoraCase:
         return tuple(getattr(self.segments, field.name) for field in fields(self.segments))
 
 
+def make_parts(case: LoraCase, parts: int) -> Tensor:
+    """Random `h` [parts, T, slices, R], NaN wherever a kernel must not look."""
+    h = torch.randn(parts, len(case.y), len(case.slice_sizes), case.b.shape[2], device=case.y.device)
+    return h.where(case.ranks_of_rows(), torch.nan)
+
+
+def beside(y: Tensor, h: Tensor, case: LoraCase) -> tuple[Tensor, Tensor]:
+    """`y` and `h` [1, T, slots, slices, R] as the product of a joined weight leaves them: columns of one tensor in one dtype.
+
+    Args:
+        h: [1, T, slices, R]; it stands where the row's own slot is, NaN everywhere else.
+    """
+    num_rows, max_rank = h.shape[1], h.shape[3]
+    slots = case.segments.row_slots.long()
+    joined = torch.full((num_rows, NUM_SLOTS, *h.shape[2:]), torch.nan, dtype=y.dtype, device=y.device)
+    rows = torch.arange(num_rows, device=y.device)
+    joined[rows, slots.clamp(min=0)] = h[0].to(y.dtype)
+    whole = torch.cat([y, joined.flatten(1)], dim=1)
+    return whole[:, : y.shape[1]], whole[:, y.shape[1] :].unflatten(1, (NUM_SLOTS, len(case.slice_sizes), max_rank))[
+        None
+    ]
+
+
 def segments_of(row_slots: np.ndarray, device: str) -> LoraSegments[Tensor]:
     """The step's metadata on the device."""
     layout = SegmentLayout(len(row_slots), NUM_SLOTS, CHUNK)

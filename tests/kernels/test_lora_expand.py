@@ -10,7 +10,7 @@ from services.generator.kernels.arguments import KernelArgumentError
 from services.generator.kernels.lora_expand import lora_expand
 from services.generator.kernels.reference import lora as reference
 from tests.kernels.guards import SENTINEL, Guarded
-from tests.kernels.lora_cases import CHUNK_OF, LoraCase, finite, make_case, renew
+from tests.kernels.lora_cases import CHUNK_OF, LoraCase, beside, finite, make_case, make_parts, renew
 from tests.kernels.replay import capture
 from tests.kernels.test_lora_segments import SHAPES, popularity
 from tests.kernels.tolerances import assert_close
@@ -19,21 +19,22 @@ ROWS = {"rows": 6, "tiles": 19}
 
 
 def expand(way: str, y: torch.Tensor, h: torch.Tensor, case: LoraCase) -> None:
-    lora_expand(
-        y, h, case.b, case.ranks, *case.metadata(), chunk_size=CHUNK_OF[way], slice_sizes=case.slice_sizes
-    )  # fmt: skip
-
-
-def make_parts(case: LoraCase, parts: int) -> torch.Tensor:
-    """Random `h`, NaN wherever the kernel must not look."""
-    h = torch.randn(parts, len(case.y), len(case.slice_sizes), case.b.shape[2], device=case.y.device)
-    return h.where(case.ranks_of_rows(), torch.nan)
+    """`h` is [parts, T, slices, R], or [1, T, slots, slices, R]."""
+    h = h if h.dim() == 5 else h[:, :, None]
+    adapters = (case.b, case.ranks, case.scales, *case.metadata())
+    lora_expand(y, h, *adapters, chunk_size=CHUNK_OF[way], slice_sizes=case.slice_sizes)
 
 
 def oracle(y: torch.Tensor, h: torch.Tensor, case: LoraCase) -> torch.Tensor:
     out = y.float()
     reference.lora_expand(
-        out, h.sum(0).where(case.ranks_of_rows(), 0), finite(case.b), case.ranks, case.groups, case.slice_sizes
+        out,
+        h.sum(0).where(case.ranks_of_rows(), 0),
+        finite(case.b),
+        case.ranks,
+        case.scales,
+        case.groups,
+        case.slice_sizes,
     )
     return out
 
@@ -85,6 +86,18 @@ def test_a_slice_of_rank_0_is_not_touched(way, place):
     assert bool((y[:, 56:] != SENTINEL).any())
 
 
+@pytest.mark.parametrize("way", ["rows", "tiles"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_intermediates_of_all_slots_beside_the_output(shape, way, place):
+    case = make_case(shape, ROWS[way], 4, (40, 16, 16), place=place)
+    h = make_parts(case, 1).to(case.y.dtype)
+    y, h_of_slots = beside(case.y, h, case)
+    expected = oracle(y, h.float(), case)
+    expand(way, y, h_of_slots, case)
+    assert torch.equal(y[~case.has_adapter], case.y[~case.has_adapter])
+    assert_close(y, expected, slack=slack_of(case.y.dtype))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", ["rows", "tiles"])
 def test_a_graph_replays_with_other_adapters(way, cuda):
@@ -106,5 +119,5 @@ def test_arguments_are_checked(place):
         expand("rows", case.y, h, dataclasses.replace(case, slice_sizes=(40, 16, 15)))
     with pytest.raises(KernelArgumentError, match="y has the shape"):
         expand("rows", case.y[:, :-1], h, case)
-    with pytest.raises(KernelArgumentError, match="h is"):
-        expand("tiles", case.y, h.half(), case)
+    with pytest.raises(KernelArgumentError, match="h has the shape"):
+        expand("tiles", case.y, h[:, :-1], case)

@@ -21,8 +21,8 @@ def test_against_the_formula(shape, num_rows, slice_sizes, padding, monkeypatch)
     case = make_case(shape, num_rows, 12, slice_sizes, place=PLACE)
     h = torch.full((num_rows, len(slice_sizes), MAX_RANK), torch.nan)
     y = case.y.clone()
-    lora_shrink(h, case.x, finite(case.a), case.ranks, case.scales, case.groups)
-    lora_expand(y, h, finite(case.b), case.ranks, case.groups, slice_sizes)
+    lora_shrink(h, case.x, finite(case.a), case.ranks, case.groups)
+    lora_expand(y, h, finite(case.b), case.ranks, case.scales, case.groups, slice_sizes)
     for t, slot in enumerate(case.segments.row_slots.tolist()):
         expected, start = case.y[t].double(), 0
         for s, size in enumerate(slice_sizes):

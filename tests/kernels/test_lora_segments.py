@@ -26,7 +26,7 @@ SHAPES = ("identical", "distinct", "uniform", "skewed", "mixed", "base")
 @pytest.mark.parametrize("chunk_size", [1, 4, 16])
 @pytest.mark.parametrize("num_rows", [1, 3, 16, 17, 64])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_row_with_an_adapter_is_in_exactly_one_chunk_of_its_slot(shape, num_rows, chunk_size):
+def test_every_row_is_in_exactly_one_chunk_of_its_slot(shape, num_rows, chunk_size):
     row_slots = popularity(shape, num_rows, 5, np.random.default_rng(num_rows))
     layout = SegmentLayout(num_rows, 5, chunk_size)
     packed = layout.pack(row_slots)
@@ -37,10 +37,10 @@ def test_every_row_with_an_adapter_is_in_exactly_one_chunk_of_its_slot(shape, nu
     for slot, start, length in zip(segments.chunk_slots, segments.chunk_starts, segments.chunk_lens, strict=True):
         rows = segments.token_order[start : start + length]
         assert len(rows) == length <= chunk_size
-        assert (slot == NO_ADAPTER) == (length == 0)
+        assert length or slot == NO_ADAPTER
         assert (row_slots[rows] == slot).all()
         seen += rows.tolist()
-    assert sorted(seen) == np.flatnonzero(row_slots != NO_ADAPTER).tolist()
+    assert sorted(seen) == list(range(num_rows))
 
 
 def test_the_room_for_chunks_is_reached_and_never_exceeded():

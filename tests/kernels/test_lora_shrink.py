@@ -20,12 +20,12 @@ ROWS = {"rows": 6, "tiles": 19}
 
 
 def shrink(way: str, h: torch.Tensor, case: LoraCase) -> None:
-    lora_shrink(h, case.x, case.a, case.ranks, case.scales, *case.metadata(), chunk_size=CHUNK_OF[way])
+    lora_shrink(h, case.x, case.a, case.ranks, *case.metadata(), chunk_size=CHUNK_OF[way])
 
 
 def oracle(case: LoraCase) -> torch.Tensor:
     h = torch.zeros(len(case.x), len(SLICES), MAX_RANK, device=case.x.device)
-    reference.lora_shrink(h, case.x.float(), finite(case.a), case.ranks, case.scales, case.groups)
+    reference.lora_shrink(h, case.x.float(), finite(case.a), case.ranks, case.groups)
     return h
 
 

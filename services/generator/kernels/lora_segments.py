@@ -38,7 +38,7 @@ class LoraSegments(Generic[ArrayT]):
     Attributes:
         row_slots: [T] slot of each row, NO_ADAPTER for base rows and for the padding rows of a graph.
         token_order: [T] rows sorted by slot; base rows come first.
-        chunk_slots: [chunks] slot of each chunk, NO_ADAPTER where the chunk is not in use.
+        chunk_slots: [chunks] slot of each chunk, NO_ADAPTER for chunks of base rows and where the chunk is not in use.
         chunk_starts: [chunks] where in `token_order` the chunk begins.
         chunk_lens: [chunks] rows of the chunk, 0 where it is not in use.
     """
@@ -82,7 +82,7 @@ class SegmentLayout:
     @property
     def num_chunks(self) -> int:
         """Chunks that there is room for, whatever the mix of adapters."""
-        return max_chunks(self.num_rows, self.chunk_size, self.num_slots)
+        return max_chunks(self.num_rows, self.chunk_size, self.num_slots + 1)
 
     @property
     def size(self) -> int:
@@ -102,10 +102,10 @@ class SegmentLayout:
         views.token_order[:] = np.argsort(row_slots, kind="stable")
         counts = np.bincount(row_slots + 1, minlength=self.num_slots + 1).astype(np.int32)  # base rows, then each slot
         first_rows = np.cumsum(counts, dtype=np.int32) - counts
-        slots, offsets, lens = cut_chunks(counts[1:], self.chunk_size)
-        views.chunk_slots[: len(slots)] = slots
-        views.chunk_starts[: len(slots)] = first_rows[1:][slots] + offsets
-        views.chunk_lens[: len(slots)] = lens
+        runs, offsets, lens = cut_chunks(counts, self.chunk_size)
+        views.chunk_slots[: len(runs)] = runs - 1
+        views.chunk_starts[: len(runs)] = first_rows[runs] + offsets
+        views.chunk_lens[: len(runs)] = lens
         return packed
 
     def split(self, packed: ArrayT) -> LoraSegments[ArrayT]:

@@ -1,7 +1,8 @@
 """LoRA shrink: every row's rank-r intermediate, for all slices of a fused projection in one launch.
 
-Semantics:  sum over p of h[p, t, s, r] = scale[slot_t, s] · Σ_k A[slot_t, s, r, k] x[t, k], for r below the adapter's rank; fp32.
-            Rows at NO_ADAPTER, and ranks beyond the adapter's, are neither read nor written.
+Semantics:  sum over p of h[p, t, s, r] = Σ_k A[slot_t, s, r, k] x[t, k], for r below the adapter's rank; fp32. What multiplies it,
+            the adapter's scale, comes with `lora_expand`. Rows at NO_ADAPTER, and ranks beyond the adapter's, are neither read
+            nor written.
 Source:     Punica, arXiv:2310.18547, §4 (BGMV, SGMV). We differ: the k axis is split over programs and the parts of the sum lie
             side by side in `h`, summed by `lora_expand` in a fixed order (no atomics, same bits every time); the loop over ranks
             ends at the adapter's own; segments are cut into chunks of one size.
@@ -39,7 +40,6 @@ def lora_shrink(
     x: Tensor,
     a: Tensor,
     ranks: Tensor,
-    scales: Tensor,
     row_slots: Tensor,
     token_order: Tensor,
     chunk_slots: Tensor,
@@ -55,48 +55,46 @@ def lora_shrink(
         x: [T, in] fp16, bf16 or fp32, contiguous on its last axis.
         a: [slots, slices, R, in] same dtype, contiguous on its last axis.
         ranks: [slots, slices] int32, contiguous.
-        scales: [slots, slices] fp32, contiguous.
         row_slots, token_order, chunk_slots, chunk_starts, chunk_lens: see `LoraSegments`.
         chunk_size: 1 for a program per row, which reads `row_slots` only; 16, 32, 64 or 128 for a program per chunk. The one that
             the chunks were cut to.
     Raises:
         KernelArgumentError: shapes, dtypes or strides do not agree.
     """
-    _check(h, x, a, ranks, scales)
+    _check(h, x, a, ranks)
     check_segments(len(x), row_slots, token_order, chunk_slots, chunk_starts, chunk_lens)
     parts, num_rows, num_slices, max_rank = h.shape
     strides = (x.stride(0), a.stride(0), a.stride(1), a.stride(2))
     if chunk_size == 1:
         block_k, num_warps = next(blocks for limit, blocks in ROW_BLOCKS[x.dtype] if num_rows <= limit)
         _shrink_rows_kernel[(num_rows, parts, num_slices)](
-            h, x, a, ranks, scales, row_slots, num_rows, x.shape[1], max_rank, *strides,
+            h, x, a, ranks, row_slots, num_rows, x.shape[1], max_rank, *strides,
             NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_R=RANK_BLOCK, BLOCK_K=block_k, num_warps=num_warps, **overlap_options(x),
         )  # fmt: skip
         return
     block_k, num_warps, num_stages = TILE_BLOCKS[x.dtype]
     _shrink_tiles_kernel[(len(chunk_slots), parts, num_slices)](
-        h, x, a, ranks, scales, token_order, chunk_slots, chunk_starts, chunk_lens, num_rows, x.shape[1], max_rank, *strides,
+        h, x, a, ranks, token_order, chunk_slots, chunk_starts, chunk_lens, num_rows, x.shape[1], max_rank, *strides,
         NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_M=chunk_size, BLOCK_R=RANK_BLOCK, BLOCK_K=block_k,
         num_warps=num_warps, num_stages=num_stages, **overlap_options(x),
     )  # fmt: skip
 
 
-def _check(h: Tensor, x: Tensor, a: Tensor, ranks: Tensor, scales: Tensor) -> None:
+def _check(h: Tensor, x: Tensor, a: Tensor, ranks: Tensor) -> None:
     check_floats(x=x, a=a)
-    check_dtype(torch.float32, h=h, scales=scales)
+    check_dtype(torch.float32, h=h)
     check_dtype(torch.int32, ranks=ranks)
     check_shape("a", a, None, None, None, x.shape[-1])
     num_slots, num_slices, max_rank = a.shape[:3]
     check_shape("h", h, None, len(x), num_slices, max_rank)
     check_shape("ranks", ranks, num_slots, num_slices)
-    check_shape("scales", scales, num_slots, num_slices)
     check_last_axis(x=x, a=a)
-    check_contiguous(h=h, ranks=ranks, scales=scales)
+    check_contiguous(h=h, ranks=ranks)
 
 
 @triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["row_slots_ptr"])
 def _shrink_rows_kernel(
-    h_ptr, x_ptr, a_ptr, ranks_ptr, scales_ptr, row_slots_ptr, num_rows, in_features, max_rank,
+    h_ptr, x_ptr, a_ptr, ranks_ptr, row_slots_ptr, num_rows, in_features, max_rank,
     stride_xt, stride_aslot, stride_as, stride_ar,
     NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
     OVERLAPS: tl.constexpr,
@@ -108,9 +106,9 @@ def _shrink_rows_kernel(
     slice_id = tl.program_id(2)
     slot = tl.load(row_slots_ptr + row).to(tl.int64)
     if slot < 0:
+        wait_for_inputs(OVERLAPS)  # else this kernel might end before those that it follows
         return  # a base row, or padding of a graph: `lora_expand` does not read it either
     rank = tl.load(ranks_ptr + slot * NUM_SLICES + slice_id)
-    scale = tl.load(scales_ptr + slot * NUM_SLICES + slice_id)
     part_size = tl.cdiv(tl.cdiv(in_features, BLOCK_K), NUM_PARTS) * BLOCK_K
     first_k = part * part_size
     last_k = tl.minimum(first_k + part_size, in_features)
@@ -130,7 +128,8 @@ def _shrink_rows_kernel(
             # --- compute (fp32) ---
             acc += a.to(tl.float32) * x[None, :]
         # --- store ---
-        tl.store(h_ptr + offs_r, tl.sum(acc, axis=1) * scale, mask=mask_r)
+        tl.store(h_ptr + offs_r, tl.sum(acc, axis=1), mask=mask_r)
+    wait_for_inputs(OVERLAPS)  # where there was no rank to loop over
 
 
 @triton.jit(
@@ -138,7 +137,7 @@ def _shrink_rows_kernel(
     do_not_specialize_on_alignment=["order_ptr", "chunk_slots_ptr", "chunk_starts_ptr", "chunk_lens_ptr"],
 )
 def _shrink_tiles_kernel(
-    h_ptr, x_ptr, a_ptr, ranks_ptr, scales_ptr, order_ptr, chunk_slots_ptr, chunk_starts_ptr, chunk_lens_ptr,
+    h_ptr, x_ptr, a_ptr, ranks_ptr, order_ptr, chunk_slots_ptr, chunk_starts_ptr, chunk_lens_ptr,
     num_rows, in_features, max_rank,
     stride_xt, stride_aslot, stride_as, stride_ar,
     NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr,
@@ -151,12 +150,11 @@ def _shrink_tiles_kernel(
     chunk = tl.program_id(0)
     part = tl.program_id(1)
     slice_id = tl.program_id(2)
-    num_mine = tl.load(chunk_lens_ptr + chunk)
-    if num_mine == 0:
-        return  # no such chunk in this step
     slot = tl.load(chunk_slots_ptr + chunk).to(tl.int64)
+    if slot < 0:
+        return  # no such chunk in this step
+    num_mine = tl.load(chunk_lens_ptr + chunk)
     rank = tl.load(ranks_ptr + slot * NUM_SLICES + slice_id)
-    scale = tl.load(scales_ptr + slot * NUM_SLICES + slice_id)
     offs_m = tl.arange(0, BLOCK_M)
     mask_m = offs_m < num_mine
     rows = tl.load(order_ptr + tl.load(chunk_starts_ptr + chunk) + offs_m, mask=mask_m, other=0).to(tl.int64)
@@ -180,7 +178,7 @@ def _shrink_tiles_kernel(
             acc = tl.dot(x, a, acc, input_precision="ieee")
         # --- store ---
         h_rows_ptr = h_ptr + ((part * num_rows + rows[:, None]) * NUM_SLICES + slice_id) * max_rank
-        tl.store(h_rows_ptr + offs_r[None, :], acc * scale, mask=mask_m[:, None] & mask_r[None, :])
+        tl.store(h_rows_ptr + offs_r[None, :], acc, mask=mask_m[:, None] & mask_r[None, :])
 
 
 RANK_BLOCK = 16

@@ -24,8 +24,8 @@ class ReferenceKernels:
         y = linear(projection, x)
         if group is not None and rows is not None:
             h = group.intermediate(len(x))
-            lora_shrink(h, x, group.a, group.ranks, group.scales, rows.slot_groups)
-            lora_expand(y, h, group.b, group.ranks, rows.slot_groups, group.slice_sizes)
+            lora_shrink(h, x, group.a, group.ranks, rows.slot_groups)
+            lora_expand(y, h, group.b, group.ranks, group.scales, rows.slot_groups, group.slice_sizes)
         return y
 
     def embed(
@@ -35,8 +35,8 @@ class ReferenceKernels:
         y = functional.embedding(token_ids, embedding)
         if group is not None and rows is not None:
             h = group.intermediate(len(y))
-            lora_lookup(h, token_ids, rows.segments.row_slots, group.a, group.ranks, group.scales)
-            lora_expand(y, h, group.b, group.ranks, rows.slot_groups, group.slice_sizes)
+            lora_lookup(h, token_ids, rows.segments.row_slots, group.a, group.ranks)
+            lora_expand(y, h, group.b, group.ranks, group.scales, rows.slot_groups, group.slice_sizes)
         return y
 
     def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:

@@ -30,9 +30,9 @@ class TritonKernels:
         parts, segments = num_parts(len(x), x.shape[1], rows.chunk_size), rows.segments.arrays
         flat = group.intermediate(parts * len(x))
         h = flat.view(parts, len(x), *flat.shape[1:])
-        lora_shrink(h, x, group.a, group.ranks, group.scales, *segments, chunk_size=rows.chunk_size)
+        lora_shrink(h, x, group.a, group.ranks, *segments, chunk_size=rows.chunk_size)
         y = linear(projection, x).contiguous()
-        self._expand(y, h, group, rows)
+        self._expand(y, h[:, :, None], group, rows)
         return y
 
     def embed(
@@ -42,8 +42,8 @@ class TritonKernels:
         y = functional.embedding(token_ids, embedding)
         if group is not None and rows is not None:
             h = group.intermediate(len(y))
-            lora_lookup(h, token_ids, rows.segments.row_slots, group.a, group.ranks, group.scales)
-            self._expand(y, h[None], group, rows)
+            lora_lookup(h, token_ids, rows.segments.row_slots, group.a, group.ranks)
+            self._expand(y, h[None, :, None], group, rows)
         return y
 
     def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:
@@ -56,6 +56,7 @@ class TritonKernels:
             h,
             group.b,
             group.ranks,
+            group.scales,
             *rows.segments.arrays,
             chunk_size=rows.chunk_size,
             slice_sizes=group.slice_sizes,

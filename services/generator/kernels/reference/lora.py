@@ -1,6 +1,6 @@
 """LoRA of many adapters over one batch, in plain torch.
 
-Semantics:  h[t, s] = scale[slot_t, s] · A[slot_t, s] x[t], in fp32;  y[t, slice s] += B[slot_t, slice s] h[t, s].
+Semantics:  h[t, s] = A[slot_t, s] x[t], in fp32;  y[t, slice s] += scale[slot_t, s] · B[slot_t, slice s] h[t, s].
             Rows at NO_ADAPTER are left as they are.
 Source:     LoRA, arXiv:2106.09685, §4.1; grouped by adapter as in Punica, arXiv:2310.18547, §4.
 The serving backend on a CPU and the oracle of the Triton kernels `lora_shrink` and `lora_expand`. Never loops over rows and never
@@ -83,29 +83,33 @@ def _as_slice(rows: Tensor) -> Tensor | slice:
     return slice(first, first + len(rows)) if torch.equal(rows, in_a_row) else rows
 
 
-def lora_shrink(h: Tensor, x: Tensor, a: Tensor, ranks: Tensor, scales: Tensor, groups: list[SlotGroup]) -> None:
-    """Write the scaled rank-r intermediate of each row that has an adapter, zeros beyond the adapter's rank.
+def lora_shrink(h: Tensor, x: Tensor, a: Tensor, ranks: Tensor, groups: list[SlotGroup]) -> None:
+    """Write the rank-r intermediate of each row that has an adapter, zeros beyond the adapter's rank.
 
     Args:
         h: [T, slices, R] fp32. Mutated.
         x: [T, in].
         a: [slots, slices, R, in].
         ranks: [slots, slices] int32; 0 where the adapter leaves a slice alone.
-        scales: [slots, slices] fp32.
         groups: see `slot_groups`.
     """
     for group in groups:
         mine, rows = ranks[group.slots], group.gather(x)  # [slots, slices], [slots, n, in]
         rank = int(mine.max())
         is_used = torch.arange(rank, device=h.device) < mine[..., None]  # [slots, slices, rank]
-        factors = scales[group.slots, :, None] * is_used
         for s in range(a.shape[1]):
-            out = torch.bmm(rows, a[group.slots, s, :rank].float().mT) * factors[:, None, s]  # [slots, n, rank]
+            out = torch.bmm(rows, a[group.slots, s, :rank].float().mT) * is_used[:, None, s]  # [slots, n, rank]
             h[group.rows, s, :rank] = group.rows_of(out)
 
 
 def lora_expand(
-    y: Tensor, h: Tensor, b: Tensor, ranks: Tensor, groups: list[SlotGroup], slice_sizes: tuple[int, ...]
+    y: Tensor,
+    h: Tensor,
+    b: Tensor,
+    ranks: Tensor,
+    scales: Tensor,
+    groups: list[SlotGroup],
+    slice_sizes: tuple[int, ...],
 ) -> None:
     """Add each adapter's share to the rows that use it.
 
@@ -114,6 +118,7 @@ def lora_expand(
         h: [T, slices, R] fp32, see `lora_shrink`.
         b: [slots, out, R].
         ranks: [slots, slices] int32.
+        scales: [slots, slices] fp32.
         groups: see `slot_groups`.
         slice_sizes: columns of each slice of `y`, in order; their sum is `out`.
     """
@@ -123,6 +128,7 @@ def lora_expand(
         start = 0
         for s, size in enumerate(slice_sizes):
             columns = slice(start, start + size)
-            out = torch.bmm(rows[:, :, s], b[group.slots, columns, :rank].float().mT)  # [slots, n, size]
+            scaled = rows[:, :, s] * scales[group.slots, s, None, None]  # [slots, n, rank]
+            out = torch.bmm(scaled, b[group.slots, columns, :rank].float().mT)  # [slots, n, size]
             y[group.rows, columns] = (y[group.rows, columns].float() + group.rows_of(out)).to(y.dtype)
             start += size
