@@ -135,6 +135,7 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
             spec.block_size,
             adapters.contract,
             images.max_request_rows,
+            runner.num_graphs,
         ),
         max_in_flight=MAX_IN_FLIGHT_CPU if device.type == "cpu" else MAX_IN_FLIGHT_ACCELERATOR,
         adapters=adapters.lifecycle,
