@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "dtype": "bfloat16",
@@ -26,7 +26,7 @@ CONFIG = {
     "rope_theta": 500_000.0,
     "tie_word_embeddings": False,
 }
-TINY = {
+TINY: dict[str, Any] = {
     **CONFIG,
     "hidden_size": 64,
     "intermediate_size": 96,
