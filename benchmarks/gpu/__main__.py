@@ -1,52 +1,33 @@
 """`python -m benchmarks.gpu`: the whole generator on a GPU, through `LLM.generate`; prints the table and writes the results.
 
-Needs a CUDA device with 80 GB and the packages of the generator. `--rows` is a pattern for the names of rows, as `64 adapters*`.
+Needs a CUDA device with 80 GB and the packages of the generator. `--rows` is a pattern for the names of rows, as `64 adapters*`;
+`--tiny` tries the program itself with a model that any machine can run, and writes nothing.
 """
 
 import argparse
-import fnmatch
-import json
-import subprocess
 import tempfile
 import time
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-import triton
 
 from benchmarks.gpu.check import num_wrong
-from benchmarks.gpu.decode import GREEDY, prefill_rate, random_prompts, spread, step_ms
-from benchmarks.gpu.model import write_adapter, write_model
-from benchmarks.gpu.rows import ADAPTER_PREFILL_ROWS, ADAPTER_ROWS, BASE_ROWS, PREFILL_LEN, PREFILL_ROWS, PrefillRow
+from benchmarks.gpu.decode import GREEDY, NUM_STEPS, Workload, in_turn
+from benchmarks.gpu.model import CONFIG, TINY, write_adapter, write_model
+from benchmarks.gpu.results import Results
+from benchmarks.gpu.rows import BANKS, NUM_SLOTS, PREFILL_LEN, Bank
 from benchmarks.kernels.__main__ import current_commit
 from services.generator.llm import LLM
 from shared.modeling.config import read_decoder_config
 from shared.modeling.decoder_loader import make_random_decoder
+from shared.modeling.device import choose_device
 from shared.settings.model_folder import read_json
 
-RANK, NUM_ADAPTERS = 16, 64
-IDLE_ROW = "bank installed, no row uses it, B=64"
-SETTINGS = {"load_format": "dummy", "max_num_seqs": 256, "max_model_len": 4096, "gpu_memory_utilization": 0.75}
-
-
-class Results:
-    """Medians by the names of their rows; printed as they come."""
-
-    def __init__(self, pattern: str) -> None:
-        self.medians: dict[str, float] = {}
-        self._pattern = pattern
-
-    def wants(self, name: str) -> bool:
-        """Whether the row is asked for."""
-        return fnmatch.fnmatch(name, self._pattern)
-
-    def add(self, name: str, value: float, **compared: float | None) -> None:
-        """Keep and print a row."""
-        self.medians[name] = round(value, 3)
-        others = "  ".join(f"{key} {number}" for key, number in compared.items() if number is not None)
-        print(f"{name:40} {value:9.3f}   {others}", flush=True)
+SETTINGS = {"load_format": "dummy", "dtype": "bfloat16", "max_model_len": 4096, "gpu_memory_utilization": 0.75}
+NUM_CHECKED, CHECKED_LEN = 16, 33
+"""Rows of 64 decoded together whose tokens are checked, and how many of each."""
 
 
 def main() -> None:
@@ -55,49 +36,59 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     parser.add_argument("--rows", default="*", help="pattern for the names of rows")
     parser.add_argument("--commit", default=current_commit(), help="what the rows say they measured")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model; the figures mean nothing and are not kept")
     options = parser.parse_args()
     results = Results(options.rows)
-    with tempfile.TemporaryDirectory(prefix="trivium-bench-") as folder:
-        model = write_model(Path(folder) / "model")
-        adapters = {f"a{i}": write_adapter(Path(folder) / f"a{i}", RANK, i) for i in range(NUM_ADAPTERS)}
-        _run(results, model, {}, "start to ready, s")
-        _run(results, model, adapters, f"start to ready with {NUM_ADAPTERS} adapters, s")
-    _write(options.out, options.commit, results)
+    for bank in BANKS:
+        if any(map(results.wants, bank.names)):
+            with tempfile.TemporaryDirectory(prefix="trivium-bench-") as folder:
+                _run(results, bank, Path(folder), is_tiny=options.tiny)
+    if not options.tiny:
+        results.write(options.out, options.commit)
 
 
-def _run(results: Results, model: Path, adapters: dict[str, Path], start_row: str) -> None:
-    bank = {"lora": [f"{name}={folder}" for name, folder in adapters.items()], "max_lora_rank": RANK}
+def _run(results: Results, bank: Bank, folder: Path, *, is_tiny: bool) -> None:
+    config = TINY if is_tiny else CONFIG
+    model = write_model(folder / "model", config)
+    adapters = {
+        name: write_adapter(folder / name, config, rank, seed) for seed, (name, rank) in enumerate(bank.ranks.items())
+    }
+    settings = {**SETTINGS, "max_num_seqs": bank.max_rows, **_bank_settings(bank, adapters)}
     began = time.perf_counter()
-    with LLM(str(model), **SETTINGS, **(bank if adapters else {}), max_loras=NUM_ADAPTERS) as llm:
-        results.add(start_row, time.perf_counter() - began)
-        names = list(adapters)
-        if adapters and results.wants(IDLE_ROW):
-            results.add(IDLE_ROW, step_ms(llm, 64, []), floor=4.59, vllm=5.92)
-        for row in ADAPTER_ROWS if adapters else BASE_ROWS:
-            if results.wants(row.name):
-                value = step_ms(llm, row.num_rows, names[: row.num_adapters])
-                results.add(row.name, value, floor=row.floor, vllm=row.vllm, goal=row.goal)
-        _prefill(results, llm, names, ADAPTER_PREFILL_ROWS if adapters else PREFILL_ROWS)
-        prompts, lora = random_prompts(64), spread(names, 64)
-        answers = llm.generate(prompts, {"max_tokens": 33, **GREEDY}, lora=lora)
+    with LLM(str(model), **settings) as llm:
+        if results.wants(bank.start):
+            results.add(bank.start, time.perf_counter() - began)
+        workload = Workload(llm, config["vocab_size"])
+        _time(results, bank, llm, workload, num_steps=4 if is_tiny else NUM_STEPS)
+        prompts, names = workload.prompts(64), in_turn(list(adapters), 64)
+        answers = llm.generate(prompts, {"max_tokens": CHECKED_LEN, **GREEDY}, lora=names)
     outputs = [answer.choices[0].token_ids for answer in answers]
-    folders = [None if lora is None else adapters[lora[index]] for index in range(64)]
-    _check(model, prompts, outputs, folders)
+    _check(model, prompts, outputs, [adapters.get(name or "") for name in names])
 
 
-def _prefill(results: Results, llm: LLM, names: list[str], rows: Iterable[PrefillRow]) -> None:
-    for row in rows:
-        if results.wants(row.name):
-            value = prefill_rate(llm, row.num_prompts, PREFILL_LEN, names[: row.num_adapters])
-            results.add(f"{row.name}, k tok/s", value, limit=row.limit, vllm=row.vllm, goal=row.goal)
+def _bank_settings(bank: Bank, adapters: dict[str, Path]) -> dict[str, Any]:
+    if not adapters:
+        return {}
+    lora = [f"{name}={folder}" for name, folder in adapters.items()]
+    return {"lora": lora, "max_lora_rank": max(bank.ranks.values()), "max_loras": NUM_SLOTS}
+
+
+def _time(results: Results, bank: Bank, llm: LLM, workload: Workload, *, num_steps: int) -> None:
+    for row in bank.decodes:
+        time_steps = partial(workload.step_ms, row.num_rows, row.adapters, num_steps=num_steps)
+        results.measure(llm, row.name, time_steps, floor=row.floor, vllm=row.vllm, goal=row.goal)
+    for prefill in bank.prefills:
+        time_prefill = partial(workload.prefill_rate, prefill.num_prompts, PREFILL_LEN, prefill.adapters)
+        compared = {"limit": prefill.limit, "vllm": prefill.vllm, "goal": prefill.goal}
+        results.measure(llm, prefill.name, time_prefill, **compared)
 
 
 def _check(model: Path, prompts: list[list[int]], outputs: list[list[int]], folders: list[Path | None]) -> None:
     """Stop where the answers of 64 rows decoded together are not those of a plain forward pass of each alone."""
     torch.cuda.empty_cache()
     config = read_decoder_config(read_json(model / "config.json"))
-    weights = make_random_decoder(config, torch.bfloat16, torch.device("cuda"))
-    every = slice(None, None, 4)
+    weights = make_random_decoder(config, torch.bfloat16, choose_device("auto"))
+    every = slice(None, None, len(prompts) // NUM_CHECKED)
     wrong = num_wrong(model, weights, prompts[every], outputs[every], folders[every], scale=2.0)
     total = sum(len(output) for output in outputs[every])
     print(f"checked: {total - wrong} of {total} greedy tokens are those of a plain forward pass", flush=True)
@@ -105,28 +96,6 @@ def _check(model: Path, prompts: list[list[int]], outputs: list[list[int]], fold
         raise SystemExit("the numbers are wrong; the times mean nothing")
     del weights
     torch.cuda.empty_cache()
-
-
-def _driver() -> str:
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
-
-
-def _write(folder: Path, commit: str, results: Results) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "h200-latest.json").write_text(json.dumps(results.medians, indent=1) + "\n", encoding="utf-8")
-    about = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit,
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "driver": _driver(),
-    }
-    with (folder / "generator-gpu.jsonl").open("a", encoding="utf-8") as file:
-        file.writelines(
-            json.dumps({"row": name, "median": value, **about}) + "\n" for name, value in results.medians.items()
-        )
 
 
 if __name__ == "__main__":

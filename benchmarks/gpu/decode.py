@@ -1,57 +1,75 @@
-"""Time of a decode step, through `LLM.generate`: (time for 129 tokens - time for 1) / 128."""
+"""The workload of the GPU benchmarks and its figures: a decode step is (time for 129 tokens - time for 1) / 128."""
 
 import random
 import statistics
 import time
+from collections.abc import Callable, Sequence
 
-from benchmarks.gpu.model import VOCAB_SIZE
 from services.generator.llm import LLM
 
 PROMPT_LEN = 128
 NUM_STEPS = 128
-
-
-def random_prompts(count: int, length: int = PROMPT_LEN) -> list[list[int]]:
-    """Prompts that no prefix cache has seen."""
-    return [[random.randrange(VOCAB_SIZE) for _ in range(length)] for _ in range(count)]
-
-
 GREEDY = {"temperature": 0, "ignore_eos": True}
+MS_PER_S = 1000
+
+Prompts = list[list[int]]
 
 
-def step_ms(llm: LLM, num_rows: int, adapters: list[str], num_runs: int = 3) -> float:
-    """Milliseconds of a decode step of `num_rows` rows, the median of some runs after a warm-up; row i uses adapter i mod n."""
-    names = spread(adapters, num_rows)
+def step_ms(seconds: Callable[[int], float], *, num_steps: int = NUM_STEPS, num_runs: int = 3) -> float:
+    """Milliseconds of a decode step, the median of some runs after a warm-up.
+
+    Args:
+        seconds: how long it takes to answer the prompts with so many tokens each.
+    """
     for num_tokens in (1, 4):
-        _seconds(llm, num_rows, names, num_tokens)
-    runs = [
-        _seconds(llm, num_rows, names, NUM_STEPS + 1) - min(_seconds(llm, num_rows, names, 1) for _ in range(2))
-        for _ in range(num_runs)
-    ]
-    return statistics.median(runs) / NUM_STEPS * 1000
+        seconds(num_tokens)
+    runs = [seconds(num_steps + 1) - min(seconds(1) for _ in range(2)) for _ in range(num_runs)]
+    return statistics.median(runs) / num_steps * MS_PER_S
 
 
-def spread(adapters: list[str], count: int) -> list[str] | None:
-    """An adapter for each of `count` prompts, in turn."""
-    return [adapters[index % len(adapters)] for index in range(count)] if adapters else None
+def in_turn(adapters: Sequence[str], count: int) -> list[str | None]:
+    """An adapter for each of `count` prompts; row i uses adapter i mod n, or the base model where there is none."""
+    return [adapters[index % len(adapters)] if adapters else None for index in range(count)]
 
 
-def prefill_rate(llm: LLM, num_prompts: int, length: int, adapters: list[str], num_runs: int = 4) -> float:
-    """Thousands of prompt tokens a second, the median of some runs after a warm-up."""
-    times = []
-    for _ in range(num_runs):
-        prompts = random_prompts(num_prompts, length)
+class Workload:
+    """Random prompts for one engine.
+
+    Args:
+        vocab_size: ids to draw from.
+    """
+
+    def __init__(self, llm: LLM, vocab_size: int) -> None:
+        self._llm = llm
+        self._vocab_size = vocab_size
+
+    def prompts(self, count: int, length: int = PROMPT_LEN) -> Prompts:
+        """Prompts that no prefix cache has seen."""
+        return random_prompts(count, length, self._vocab_size)
+
+    def step_ms(self, num_rows: int, adapters: Sequence[str], *, num_steps: int = NUM_STEPS) -> float:
+        """Milliseconds of a decode step."""
+
+        def seconds(num_tokens: int) -> float:
+            return self._seconds(self.prompts(num_rows), adapters, num_tokens)
+
+        return step_ms(seconds, num_steps=num_steps)
+
+    def prefill_rate(self, num_prompts: int, length: int, adapters: Sequence[str], num_runs: int = 4) -> float:
+        """Thousands of prompt tokens a second, the median of some runs after a warm-up."""
+        times = [self._seconds(self.prompts(num_prompts, length), adapters, 1) for _ in range(num_runs)]
+        return num_prompts * length / statistics.median(times[1:]) / 1000
+
+    def _seconds(self, prompts: Prompts, adapters: Sequence[str], num_tokens: int) -> float:
+        names = in_turn(adapters, len(prompts))
         began = time.perf_counter()
-        llm.generate(prompts, {"max_tokens": 1, **GREEDY}, lora=spread(adapters, num_prompts))
-        times.append(time.perf_counter() - began)
-    return num_prompts * length / statistics.median(times[1:]) / 1000
+        answers = self._llm.generate(prompts, {"max_tokens": num_tokens, **GREEDY}, lora=names)
+        seconds = time.perf_counter() - began
+        if any(len(answer.choices[0].token_ids) != num_tokens for answer in answers):
+            raise RuntimeError(f"an answer does not have {num_tokens} tokens")
+        return seconds
 
 
-def _seconds(llm: LLM, num_rows: int, names: list[str] | None, num_tokens: int) -> float:
-    prompts = random_prompts(num_rows)
-    began = time.perf_counter()
-    answers = llm.generate(prompts, {"max_tokens": num_tokens, **GREEDY}, lora=names)
-    seconds = time.perf_counter() - began
-    if any(len(answer.choices[0].token_ids) != num_tokens for answer in answers):
-        raise RuntimeError(f"an answer does not have {num_tokens} tokens")
-    return seconds
+def random_prompts(count: int, length: int, vocab_size: int) -> Prompts:
+    """Ids at random; no two calls answer the same."""
+    return [[random.randrange(vocab_size) for _ in range(length)] for _ in range(count)]

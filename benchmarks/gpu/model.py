@@ -5,13 +5,13 @@ Weights of the model are made in place when it is loaded; those of adapters are 
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
-VOCAB_SIZE = 128_256
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "dtype": "bfloat16",
@@ -20,52 +20,68 @@ CONFIG = {
     "num_hidden_layers": 32,
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
-    "vocab_size": VOCAB_SIZE,
+    "vocab_size": 128_256,
     "max_position_embeddings": 8192,
     "rms_norm_eps": 1e-5,
     "rope_theta": 500_000.0,
     "tie_word_embeddings": False,
 }
-HIDDEN, INNER, KV = 4096, 14336, 1024
-SHAPES = {
-    "self_attn.q_proj": (HIDDEN, HIDDEN),
-    "self_attn.k_proj": (HIDDEN, KV),
-    "self_attn.v_proj": (HIDDEN, KV),
-    "self_attn.o_proj": (HIDDEN, HIDDEN),
-    "mlp.gate_proj": (HIDDEN, INNER),
-    "mlp.up_proj": (HIDDEN, INNER),
-    "mlp.down_proj": (INNER, HIDDEN),
+TINY: dict[str, Any] = {
+    **CONFIG,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
 }
-"""(in, out) of each projection."""
+"""For trying the benchmarks themselves, without a GPU."""
 
 
-def write_model(folder: Path) -> Path:
+def write_model(folder: Path, config: dict[str, Any]) -> Path:
     """A folder without weights, whose tokenizer has a word for each id."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    words = {f"w{index} ": index for index in range(VOCAB_SIZE)}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    words = {f"w{index} ": index for index in range(config["vocab_size"])}
     Tokenizer(models.WordLevel(words, unk_token="w0 ")).save(str(folder / "tokenizer.json"))
     return folder
 
 
-def write_adapter(folder: Path, rank: int, seed: int) -> Path:
-    """An adapter on all seven projections; 83.9 MB at rank 16."""
+def write_adapter(folder: Path, config: dict[str, Any], rank: int, seed: int) -> Path:
+    """An adapter on all seven projections; 83.9 MB at rank 16 of the large shape."""
     folder.mkdir(parents=True)
-    config = {
+    shapes = _projections(config)
+    about = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "r": rank,
         "lora_alpha": 2 * rank,
-        "target_modules": [name.rpartition(".")[2] for name in SHAPES],
+        "target_modules": [name.rpartition(".")[2] for name in shapes],
     }
-    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    random = torch.Generator("cuda").manual_seed(seed)
+    (folder / "adapter_config.json").write_text(json.dumps(about), encoding="utf-8")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    random = torch.Generator(device).manual_seed(seed)
     tensors = {}
-    for layer in range(CONFIG["num_hidden_layers"]):
-        for name, (width, height) in SHAPES.items():
+    for layer in range(config["num_hidden_layers"]):
+        for name, (width, height) in shapes.items():
             prefix = f"base_model.model.model.layers.{layer}.{name}"
             for part, shape in (("lora_A", (rank, width)), ("lora_B", (height, rank))):
-                values = torch.randn(shape, generator=random, device="cuda") * 0.3 * shape[1] ** -0.5
+                values = torch.randn(shape, generator=random, device=device) * 0.3 * shape[1] ** -0.5
                 tensors[f"{prefix}.{part}.weight"] = values.bfloat16().cpu()
     save_file(tensors, folder / "adapter_model.safetensors")
     return folder
+
+
+def _projections(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """(in, out) of each projection of a layer."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    kv = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
+    return {
+        "self_attn.q_proj": (hidden, hidden),
+        "self_attn.k_proj": (hidden, kv),
+        "self_attn.v_proj": (hidden, kv),
+        "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (hidden, inner),
+        "mlp.up_proj": (hidden, inner),
+        "mlp.down_proj": (inner, hidden),
+    }

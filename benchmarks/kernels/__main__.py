@@ -1,6 +1,6 @@
 """`python -m benchmarks.kernels`: times the Triton kernels on a GPU and appends a JSON row for each point.
 
-Needs a CUDA device, torch and triton only. `--rows` is a pattern for the names of benches, as `lora_*`.
+Needs a CUDA device, torch and triton only. `--rows` is a pattern for the names of benches, as `lora_s*`, or the name of a sweep.
 """
 
 import argparse
@@ -8,8 +8,11 @@ import fnmatch
 import json
 import subprocess
 from pathlib import Path
+from types import ModuleType
 
 from benchmarks.kernels import (
+    argmax,
+    lora_crossover,
     lora_expand,
     lora_shrink,
     lora_step,
@@ -18,6 +21,7 @@ from benchmarks.kernels import (
     rms_norm,
     rope_kv_write,
     silu_mul,
+    step_indices,
 )
 from benchmarks.kernels.measure import measure
 
@@ -30,13 +34,22 @@ BENCHES = {
     "rope_kv_write": rope_kv_write,
     "rms_norm": rms_norm,
     "silu_mul": silu_mul,
+    "argmax": argmax,
+    "step_indices": step_indices,
 }
+SWEEPS = {"lora_crossover": lora_crossover}
+"""Long ones, which run only where their name is given."""
 
 
 def current_commit() -> str:
     """The commit, with a mark where files differ from it; `unknown` outside a repository."""
     answer = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return answer.stdout.strip() or "unknown"
+
+
+def _wanted(pattern: str) -> dict[str, ModuleType]:
+    sweep = SWEEPS.get(pattern)
+    return {pattern: sweep} if sweep else {name: BENCHES[name] for name in fnmatch.filter(BENCHES, pattern)}
 
 
 def main() -> None:
@@ -46,10 +59,13 @@ def main() -> None:
     parser.add_argument("--rows", default="*", help="pattern for the names of benches")
     parser.add_argument("--commit", default=current_commit(), help="what the rows say they measured")
     options = parser.parse_args()
+    wanted = _wanted(options.rows)
+    if not wanted:
+        parser.error(f"--rows {options.rows}: there are {', '.join([*BENCHES, *SWEEPS])}")
     options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / "kernels.jsonl").open("a", encoding="utf-8") as file:
-        for name in fnmatch.filter(BENCHES, options.rows):
-            for point in BENCHES[name].points():
+        for name, bench in wanted.items():
+            for point in bench.points():
                 row = measure(point, options.commit)
                 file.write(json.dumps(row) + "\n")
                 limit = f"{row['tflop_s']} TFLOP/s" if "tflop_s" in row else f"{row['gb_s']} GB/s"

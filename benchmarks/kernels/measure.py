@@ -8,6 +8,7 @@ import statistics
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -84,6 +85,7 @@ def time_graph(call: Callable[[], None]) -> list[float]:
     return [start.elapsed_time(end) * 1e3 for start, end in events[WARM_UPS:]]
 
 
+@cache
 def machine(commit: str) -> dict[str, Any]:
     """What the figures depend on besides the code."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]

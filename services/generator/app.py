@@ -48,7 +48,9 @@ def build_app(settings: GeneratorSettings, lifecycle: Lifecycle) -> FastAPI:
     handle = EngineHandle(settings.max_queued_requests)
     supervisor = EngineSupervisor(settings, handle)
     service = build_service(settings, handle)
-    service.metrics.watch(lambda: handle.stats, num_restarts=lambda: supervisor.num_restarts)
+    service.metrics.watch(
+        lambda: handle.stats, num_restarts=lambda: supervisor.num_restarts, num_graphs=lambda: handle.num_graphs
+    )
     service.metrics.watch_adapters(lambda: handle.adapter_view)
     if settings.ignore_unknown_fields:
         log.warning("unknown_fields_are_ignored")

@@ -21,6 +21,7 @@ from services.generator.api.completions import start_completion
 from services.generator.api.service import GeneratorService, Started
 from services.generator.api.usage import UsageCounter
 from services.generator.app import build_service
+from services.generator.core.messages import EngineStats
 from services.generator.engine.handle import EngineHandle
 from services.generator.engine.places import Places
 from services.generator.engine.threads import EngineThreads
@@ -117,6 +118,11 @@ class LLM:
             for messages, name in zip(several, names, strict=True)
         ]
         return self._threads.run(self._all(start_chat, bodies))
+
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's levels and counts, as of its last answer."""
+        return self._handle.stats
 
     def num_tokens(self, text: str) -> int:
         """Tokens of `text` as a prompt, special tokens included."""

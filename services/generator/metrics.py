@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from services.generator.core.adapter_view import AdapterView
+from services.generator.core.launch import Launch
 from services.generator.core.messages import EngineStats
 from shared.observability.metrics import Metrics, Samples
 
@@ -28,9 +29,12 @@ class GeneratorMetrics:
         if reason is not None:
             self.finished.labels(reason).inc()
 
-    def watch(self, stats: Callable[[], EngineStats], *, num_restarts: Callable[[], int]) -> None:
+    def watch(
+        self, stats: Callable[[], EngineStats], *, num_restarts: Callable[[], int], num_graphs: Callable[[], int]
+    ) -> None:
         """Export the engine's levels, and how often it was started again, as they are when somebody asks."""
         self.all.counter_read_from("engine_restarts_total", "Engines started in place of one that died.", num_restarts)
+        self.all.gauge("decode_graphs", "CUDA graphs captured for decode steps.").set_function(num_graphs)
         for name, description, field in (
             ("running_sequences", "Sequences in the running batch.", "num_running"),
             ("waiting_sequences", "Sequences waiting for a place.", "num_waiting"),
@@ -51,6 +55,12 @@ class GeneratorMetrics:
             ("image_hits_total", "Images whose rows were in the encoder's cache already.", "num_image_hits"),
         ):
             self.all.counter_read_from(name, description, _reader(stats, field))
+        self.all.family_read_from(
+            "steps_total",
+            "Steps, by how they were launched: a graph's replay, or piece by piece and why.",
+            ("launch",),
+            lambda: [((launch,), float(stats().num_steps.get(launch, 0))) for launch in Launch],
+        )
 
     def watch_images(
         self, *, num_hits: Callable[[], int], num_misses: Callable[[], int], num_bytes: Callable[[], int]

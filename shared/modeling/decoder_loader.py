@@ -49,6 +49,11 @@ def load_decoder(
     return weights
 
 
+def decoder_bytes(config: DecoderConfig, dtype: torch.dtype) -> int:
+    """Memory that the weights will take."""
+    return _allocate(config, dtype, torch.device("meta"), is_tied=config.has_tied_head).num_bytes
+
+
 def make_random_decoder(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> DecoderWeights:
     """Random weights of the right sizes, the same at every start: norms near 1, products that neither vanish nor explode."""
     weights = _allocate(config, dtype, device, is_tied=config.has_tied_head)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.generator.core.images import PromptImage
+from services.generator.core.launch import Launch
 from services.generator.core.plan import TOKEN_ON_DEVICE, IntArray, StepPlan, StepResult
 
 UNWRITTEN = -7
@@ -63,6 +64,7 @@ class FakeRunner:
         self._launched: FakeLaunched | None = None
         self._results: list[LateResult] = []
         self.num_steps = 0
+        self.launches: dict[Launch, int] = {}
         self.num_ahead = 0
         self.max_tokens_in_step = 0
         self.max_rows_in_step = 0

@@ -261,7 +261,7 @@ def test_after_a_failed_step_one_whose_rows_another_holds_gets_them(monkeypatch)
 
 def test_metrics_say_what_the_encoder_did_and_what_it_was_spared():
     engine, metrics = make_engine(cache=False), GeneratorMetrics()
-    metrics.watch(engine.scheduler.stats, num_restarts=lambda: 0)
+    metrics.watch(engine.scheduler.stats, num_restarts=lambda: 0, num_graphs=lambda: 0)
     for name in (0, 1, 0):
         submit(engine, [(name, 4 + name)])
         engine.drain()

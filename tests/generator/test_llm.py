@@ -9,6 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from services.generator import LLM
+from services.generator.core.launch import Launch
+from services.generator.metrics import GeneratorMetrics
 from shared.errors import EngineDeadError, InvalidRequestError
 from shared.settings.errors import StartError
 
@@ -42,6 +44,26 @@ def test_many_prompts_each_get_the_tokens_of_transformers(llm, tiny_llama):
         (choice,) = generation.choices
         assert choice.token_ids == reference(tiny_llama, prompt, 12)
         assert (choice.reason, generation.usage.completion_tokens) == ("length", 12)
+
+
+def test_steps_are_counted_by_how_they_were_launched(llm):
+    metrics = GeneratorMetrics()
+    metrics.watch(lambda: llm.stats, num_restarts=lambda: 0, num_graphs=lambda: 7)
+    read = metrics.all.registry.get_sample_value
+
+    def counts():
+        return [read("trivium_generator_steps_total", {"launch": launch}) for launch in Launch]
+
+    llm.generate([3, 4, 5], GREEDY)
+    before = counts()
+    llm.generate([5, 6, 7], GREEDY)  # one step for the prompt, one for each later token
+    assert dict(zip(Launch, [a - b for a, b in zip(counts(), before, strict=True)], strict=True)) == {
+        Launch.REPLAY: 0,
+        Launch.PROMPT: 1,
+        Launch.IMAGE: 0,
+        Launch.NO_GRAPH: 11,
+    }
+    assert read("trivium_generator_decode_graphs") == 7
 
 
 def test_a_text_a_list_of_ids_and_a_list_of_texts_are_prompts(llm):

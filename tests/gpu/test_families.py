@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from services.generator.core.launch import Launch
 from services.generator.engine.build import build_model
 from services.generator.settings import GeneratorSettings
 from tests.generator.driving import OfflineEngine
@@ -24,7 +25,7 @@ def test_greedy_text(case, tmp_path: Path):
     settings = {"max_model_len": 128, "max_num_seqs": 4, "max_num_batched_tokens": 32, "num_gpu_blocks_override": 64}
     built = build_model(GeneratorSettings(model=str(tmp_path), device="cuda", dtype="float32", **settings))
     outputs = OfflineEngine(built).generate(prompts, max_tokens=NUM_NEW)
-    assert built.runner.num_replays > 0
+    assert built.runner.launches[Launch.REPLAY] > 0
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="float32").eval()
     for prompt, output in zip(prompts, outputs, strict=True):
         with torch.inference_mode():

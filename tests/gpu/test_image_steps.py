@@ -2,6 +2,7 @@
 
 import pytest
 
+from services.generator.core.launch import Launch
 from tests.generator.vision.tiny_models import FAMILIES, generate, load_vision
 
 pytestmark = pytest.mark.gpu
@@ -15,4 +16,6 @@ def test_outputs_are_transformers_and_decode_steps_are_replays(family, tmp_path)
     prompts = [vision.prompt(*each) for each in parts]
     for prompt, output in zip(prompts, generate(built, *prompts, max_tokens=12), strict=True):
         vision.check(prompt, output)
-    assert built.runner.num_replays > 0
+    assert built.runner.launches[Launch.REPLAY] > 0
+    assert built.runner.launches[Launch.IMAGE] > 0
+    assert built.runner.launches[Launch.NO_GRAPH] == 0

@@ -8,9 +8,10 @@ from enum import StrEnum
 import msgspec
 
 from services.generator.core.adapters import AdapterCounts, AdapterReport, AdapterState, BankContract, RejectedFolder
+from services.generator.core.launch import Launch
 from services.generator.core.request import FinishReason, Request
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
@@ -82,6 +83,7 @@ class EngineReady(msgspec.Struct, tag=True, frozen=True):
 
     Attributes:
         max_image_rows: rows that the images of one request may have together; 0 where the model takes no images.
+        num_graphs: CUDA graphs that were captured for decode steps.
     """
 
     max_model_len: int
@@ -90,6 +92,7 @@ class EngineReady(msgspec.Struct, tag=True, frozen=True):
     block_size: int
     bank: BankContract | None = None
     max_image_rows: int = 0
+    num_graphs: int = 0
 
 
 class Refused(msgspec.Struct, tag=True, frozen=True):
@@ -127,7 +130,11 @@ class TokenEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class EngineStats(msgspec.Struct, array_like=True, frozen=True):
-    """Levels after a step and counts since the start, for the metrics of the API process."""
+    """Levels after a step and counts since the start, for the metrics of the API process.
+
+    Attributes:
+        num_steps: by how they were launched, without those of which there was none.
+    """
 
     num_running: int = 0
     num_waiting: int = 0
@@ -139,6 +146,7 @@ class EngineStats(msgspec.Struct, array_like=True, frozen=True):
     num_encoded_rows: int = 0
     num_image_hits: int = 0
     num_image_rows: int = 0
+    num_steps: dict[Launch, int] = {}
 
 
 class StepEvents(msgspec.Struct, tag=True, frozen=True):

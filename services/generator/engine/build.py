@@ -3,7 +3,6 @@
 The one place where scheduler and runner are named together with the model. Sizes are measured here and passed on as specs.
 """
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -15,11 +14,11 @@ from services.generator.core.grammar import GrammarsUnsupportedError, grammar_th
 from services.generator.core.messages import EngineReady
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.engine.adapter_lifecycle import AdapterLifecycle
-from services.generator.engine.adapters import load_adapters
-from services.generator.engine.device_memory import kv_blocks_beside
-from services.generator.engine.images import load_images
+from services.generator.engine.adapters import LoadedAdapters, load_adapters
+from services.generator.engine.device_memory import MeasuredMemory, check_weights_fit, measure_memory
+from services.generator.engine.images import LoadedImages, load_images
 from services.generator.engine.loop import EngineLoop
-from services.generator.engine.memory_budget import memory_budget
+from services.generator.engine.memory_budget import MemoryBudget, activation_bytes
 from services.generator.engine.transport import ZmqTransport
 from services.generator.engine.weights_digest import weights_digest
 from services.generator.layers.backends import check, choose
@@ -31,7 +30,7 @@ from services.generator.scheduler.scheduler import Scheduler
 from services.generator.settings import GeneratorSettings
 from shared.modeling.config import DecoderConfig, read_decoder_config
 from shared.modeling.decoder import DecoderWeights
-from shared.modeling.decoder_loader import load_decoder, make_random_decoder
+from shared.modeling.decoder_loader import decoder_bytes, load_decoder, make_random_decoder
 from shared.modeling.device import choose_device, choose_dtype
 from shared.observability.logging import get_logger
 from shared.settings.errors import ModelFolderError, StartError
@@ -63,6 +62,34 @@ class BuiltModel:
     ready: EngineReady
     max_in_flight: int
     adapters: AdapterLifecycle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What runners are made of: one to measure with, and the one that serves."""
+
+    model: LoadedModel
+    limits: SchedulerLimits
+    adapters: LoadedAdapters
+    images: LoadedImages
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.weights.embedding.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.weights.embedding.dtype
+
+    @property
+    def can_replay(self) -> bool:
+        return self.device.type == "cuda" and self.model.backends.can_replay
+
+    def pool(self, spec: KVCacheSpec) -> KVCachePool:
+        return KVCachePool(self.model.config, spec, self.dtype, self.device)
+
+    def runner(self, spec: KVCacheSpec, pool: KVCachePool) -> ModelRunner:
+        return ModelRunner(self.model, pool, spec, self.limits, self.adapters.storage, self.images.cache)
 
 
 def build_engine(settings: GeneratorSettings, num_threads: int, *, address: str) -> EngineLoop[LaunchedStep]:
@@ -97,28 +124,27 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     adapters = load_adapters(settings, folder, config, limits, dtype, device)
     images = load_images(settings, folder, config, limits, dtype, device)
     limits = replace(limits, images=images.limits)
-
-    def make_runner(spec: KVCacheSpec, pool: KVCachePool) -> ModelRunner:
-        return ModelRunner(LoadedModel(config, weights, backends), pool, spec, limits, adapters.storage, images.cache)
-
-    def run_largest_step() -> None:
-        images.run_largest()
-        spec = KVCacheSpec(1, settings.block_size)  # enough: nothing is kept of that step
-        make_runner(spec, KVCachePool(config, spec, dtype, device)).run_largest_step()
-
-    spec = _kv_cache_spec(settings, config, dtype, device, run_largest_step)
+    loaded = _Loaded(LoadedModel(config, weights, backends), limits, adapters, images)
+    measured = _measured_memory(settings, loaded)
+    spec = KVCacheSpec(measured.num_blocks, settings.block_size)
     _check_fits(spec, limits)
-    pool = KVCachePool(config, spec, dtype, device)
-    budget = memory_budget(
-        config, weights, pool, limits, bank_bytes=adapters.num_bank_bytes, encoder_bytes=images.num_bytes
+    pool = loaded.pool(spec)
+    budget = MemoryBudget(
+        weights=weights.num_bytes,
+        kv_cache=pool.num_bytes,
+        bank=adapters.num_bank_bytes,
+        encoder=images.num_bytes,
+        graphs=measured.graph_bytes,
+        activations=activation_bytes(config, limits, dtype.itemsize),
     )
     log.info("memory_budget", **budget.in_gib(), kv_blocks=spec.num_blocks, kv_tokens=spec.num_tokens)
     keys = _block_keys(settings, folder, dtype, spec) if settings.enable_prefix_caching else None
-    runner = make_runner(spec, pool)
-    if device.type == "cuda" and backends.can_replay:
+    runner = loaded.runner(spec, pool)
+    if loaded.can_replay:
         runner.warm_up()
         if not settings.enforce_eager:
             runner.capture_graphs()
+            log.info("graphs_captured", num_graphs=runner.num_graphs)
     return BuiltModel(
         scheduler=Scheduler(
             limits,
@@ -135,6 +161,7 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
             spec.block_size,
             adapters.contract,
             images.max_request_rows,
+            runner.num_graphs,
         ),
         max_in_flight=MAX_IN_FLIGHT_CPU if device.type == "cpu" else MAX_IN_FLIGHT_ACCELERATOR,
         adapters=adapters.lifecycle,
@@ -144,6 +171,8 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
 def _weights(
     settings: GeneratorSettings, folder: Path, config: DecoderConfig, dtype: torch.dtype, device: torch.device
 ) -> DecoderWeights:
+    if device.type == "cuda":
+        check_weights_fit(decoder_bytes(config, dtype), settings.gpu_memory_utilization)
     if settings.load_format == "dummy":
         return make_random_decoder(config, dtype, device)
     return load_decoder(folder, config, dtype, device)
@@ -180,20 +209,23 @@ def _limits(settings: GeneratorSettings, config: DecoderConfig, device: torch.de
     return SchedulerLimits(num_rows, num_tokens, max_model_len, config.vocab_size)
 
 
-def _kv_cache_spec(
-    settings: GeneratorSettings,
-    config: DecoderConfig,
-    dtype: torch.dtype,
-    device: torch.device,
-    run_largest_step: Callable[[], None],
-) -> KVCacheSpec:
-    block_bytes = kv_bytes_per_block(config, settings.block_size, dtype)
+def _measured_memory(settings: GeneratorSettings, loaded: _Loaded) -> MeasuredMemory:
+    """KV blocks: as many as the settings say, else as fit."""
+    block_bytes = kv_bytes_per_block(loaded.model.config, settings.block_size, loaded.dtype)
     if settings.num_gpu_blocks_override is not None:
-        return KVCacheSpec(settings.num_gpu_blocks_override, settings.block_size)
-    if device.type == "cpu":
-        return KVCacheSpec(settings.kv_cache_memory_bytes // block_bytes, settings.block_size)
-    num_blocks = kv_blocks_beside(run_largest_step, block_bytes, settings.gpu_memory_utilization)
-    return KVCacheSpec(num_blocks, settings.block_size)
+        return MeasuredMemory(settings.num_gpu_blocks_override, 0)
+    if loaded.device.type == "cpu":
+        return MeasuredMemory(settings.kv_cache_memory_bytes // block_bytes, 0)
+    one = KVCacheSpec(1, settings.block_size)  # enough: nothing is kept of the steps that are measured
+    probe = loaded.runner(one, loaded.pool(one))
+
+    def run_largest_step() -> None:
+        loaded.images.run_largest()
+        probe.run_largest_step()
+
+    has_graphs = loaded.can_replay and not settings.enforce_eager
+    capture = probe.capture_graphs if has_graphs else None
+    return measure_memory(run_largest_step, capture, block_bytes, settings.gpu_memory_utilization)
 
 
 def _check_fits(spec: KVCacheSpec, limits: SchedulerLimits) -> None:

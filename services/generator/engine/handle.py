@@ -71,6 +71,8 @@ class EngineHandle:
         """Requests in the engine at once, queued ones included; one more is refused. Known once the engine is ready."""
         self.max_image_rows = 0
         """Rows that the different images of one request may have together; 0 where the model takes none. Known likewise."""
+        self.num_graphs = 0
+        """CUDA graphs of the engine. Known likewise."""
         self._frontend_id = uuid.uuid4().hex
         self._ids = itertools.count()
         self._waiters: dict[int, asyncio.Queue[TokenEvent | None]] = {}
@@ -207,6 +209,7 @@ class EngineHandle:
                 self.state = EngineState.READY
                 self.max_requests = event.max_num_seqs + self._max_queued
                 self.max_image_rows = event.max_image_rows
+                self.num_graphs = event.num_graphs
                 self.is_ready.set()
                 self.ready_at = time.monotonic()
                 self.adapter_view.bank = event.bank

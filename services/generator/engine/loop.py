@@ -6,8 +6,12 @@ the token that is still on the device; only its sampling waits for the step befo
 """
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
+
+from services.generator.core.launch import Launch
 from services.generator.core.messages import (
     PROTOCOL_VERSION,
     Abort,
@@ -55,6 +59,11 @@ class RunningStep(Protocol):
 
 class Runner(Protocol[Launched]):
     """Executes plans in order; the production class is `runner.ModelRunner`. Neither call waits for the device."""
+
+    @property
+    def launches(self) -> Mapping[Launch, int]:
+        """Steps so far, by how they were launched."""
+        ...
 
     def execute(self, plan: StepPlan) -> Launched:
         """Launch a step up to its logits."""
@@ -197,7 +206,7 @@ class EngineLoop(Generic[Launched]):
         self._publish(group_by_frontend(self._scheduler.recover()))
 
     def _publish(self, events: dict[str, list[TokenEvent]]) -> None:
-        stats = self._scheduler.stats()
+        stats = msgspec.structs.replace(self._scheduler.stats(), num_steps=dict(self._runner.launches))
         for frontend_id, tokens in events.items():
             self._transport.send(frontend_id, StepEvents(tokens, stats))
 

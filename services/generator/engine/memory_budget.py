@@ -7,9 +7,7 @@ activations are an estimate for the reference backends, exact only as to their o
 from dataclasses import asdict, dataclass
 
 from services.generator.core.specs import SchedulerLimits
-from services.generator.runner.kv_cache_pool import KVCachePool
 from shared.modeling.config import DecoderConfig
-from shared.modeling.decoder import DecoderWeights
 
 GIB = 2**30
 
@@ -21,7 +19,7 @@ class MemoryBudget:
     Attributes:
         bank: for adapters.
         encoder: of a vision tower, with the cache of its rows.
-        graphs: for decode steps captured so far.
+        graphs: for decode steps, as measured; 0 where nothing was.
         activations: for one full step.
     """
 
@@ -38,27 +36,7 @@ class MemoryBudget:
         return {f"{name}_gib": round(size / GIB, 3) for name, size in {**sizes, "total": sum(sizes.values())}.items()}
 
 
-def memory_budget(
-    config: DecoderConfig,
-    weights: DecoderWeights,
-    pool: KVCachePool,
-    limits: SchedulerLimits,
-    *,
-    bank_bytes: int,
-    encoder_bytes: int,
-) -> MemoryBudget:
-    """The budget of a loaded model, before graphs are captured."""
-    return MemoryBudget(
-        weights=weights.num_bytes,
-        kv_cache=pool.num_bytes,
-        bank=bank_bytes,
-        encoder=encoder_bytes,
-        graphs=0,
-        activations=_activation_bytes(config, limits, weights.embedding.itemsize),
-    )
-
-
-def _activation_bytes(config: DecoderConfig, limits: SchedulerLimits, itemsize: int) -> int:
+def activation_bytes(config: DecoderConfig, limits: SchedulerLimits, itemsize: int) -> int:
     """The widest point of a full step, whose tokens are one long prompt's last chunk.
 
     Semantics: T · (residual, normed and projected hidden states; qkv twice; attention's output; gate and up, and their

@@ -78,6 +78,11 @@ class DecodeGraphs:
             for layout in reversed(layouts)
         }
 
+    @property
+    def num_graphs(self) -> int:
+        """How many were captured."""
+        return len(self._graphs)
+
     def replay(self, plan: StepPlan) -> StepOutputs | None:
         """Launch a step, whose plan the tables must have applied; None where it fits no graph."""
         captured = self._find(plan)

@@ -3,6 +3,7 @@
 Called by the engine loop, which owns the order of steps. Owns all device tensors; decides nothing.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from services.generator.adapters.modules import HEAD_KEY
 from services.generator.adapters.packed import PackedAdapter
+from services.generator.core.launch import Launch
 from services.generator.core.plan import AdapterCopy, IntArray, StepPlan, StepResult, features_of
 from services.generator.core.request import SamplingParams
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
@@ -97,8 +99,7 @@ class ModelRunner:
     """One model on one device.
 
     Attributes:
-        num_replays: steps that were a graph's replay.
-        num_eager_decodes: steps of decode rows alone that were not.
+        launches: steps so far, by how they were launched.
     """
 
     def __init__(
@@ -136,8 +137,12 @@ class ModelRunner:
             max_rows=limits.max_num_seqs,
         )
         self._graphs: DecodeGraphs | None = None
-        self.num_replays = 0
-        self.num_eager_decodes = 0
+        self.launches: Counter[Launch] = Counter()
+
+    @property
+    def num_graphs(self) -> int:
+        """Graphs that were captured."""
+        return 0 if self._graphs is None else self._graphs.num_graphs
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -175,10 +180,8 @@ class ModelRunner:
         if self._encoder_cache is not None and plan.images is not None:
             self._encoder_cache.encode(plan.images.encodes)
         outputs = None if self._graphs is None else self._graphs.replay(plan)
-        if outputs is not None:
-            self.num_replays += 1
-        else:
-            self.num_eager_decodes += plan.num_decodes == len(plan.rows)
+        self.launches[Launch.REPLAY if outputs is not None else _why_not_replayed(plan)] += 1
+        if outputs is None:
             layout = self._layout_of(plan)
             outputs = self.compute(to_device(layout.pack(plan), self._device), layout, plan)
         return LaunchedStep(plan, outputs, self._score_prompt(plan, outputs.hidden))
@@ -276,3 +279,9 @@ class ModelRunner:
             for piece, piece_ids, piece_slots in pieces
         ]
         return Logprobs(*(torch.cat([getattr(part, name) for part in parts]) for name in ("chosen", "top_ids", "top")))
+
+
+def _why_not_replayed(plan: StepPlan) -> Launch:
+    if plan.num_decodes == len(plan.rows):
+        return Launch.NO_GRAPH
+    return Launch.PROMPT if plan.images is None else Launch.IMAGE

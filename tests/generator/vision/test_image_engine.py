@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from services.generator.core.launch import Launch
 from services.generator.core.request import SamplingParams
 from services.generator.engine.build import BuiltModel
 from tests.generator.driving import OfflineEngine
@@ -133,6 +134,15 @@ def test_copies_of_a_prompt_share_one_encoding_and_draw_their_own_tokens(vision,
     assert len({tuple(output) for output in together}) > 1
     for output, each in zip(together, params, strict=True):
         assert generate(built, prompt, each=[each]) == [output]
+
+
+def test_steps_with_images_are_counted_apart(vision, built):
+    before = built.runner.launches.copy()
+    generate(built, vision.prompt("16x16#7", 2), vision.prompt(3), max_tokens=4)
+    launches = built.runner.launches - before
+    assert launches[Launch.IMAGE] > 0
+    assert launches[Launch.NO_GRAPH] >= 2
+    assert launches[Launch.REPLAY] == 0
 
 
 def test_log_probabilities_are_transformers(vision, built):
