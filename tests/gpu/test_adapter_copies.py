@@ -72,10 +72,12 @@ def test_a_copy_waits_for_the_last_reader_of_its_slot_alone(folder, monkeypatch,
         with order.copying(slot):
             bank.install(slot, before)
     order.begin_reading(slots)
-    torch.cuda.synchronize()
-    torch.cuda._sleep(4 * LATE)
     group = bank.group((0, "qkv"))
     seen = [group.a.clone(), group.ranks.clone()]
+    torch.cuda.synchronize()  # and what a first launch makes the host wait for is done
+    torch.cuda._sleep(4 * LATE)
+    seen[0].copy_(group.a)
+    seen[1].copy_(group.ranks)
     order.end_reading(slots)
     for slot in (1, 0):
         with order.copying(slot):
