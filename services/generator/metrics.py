@@ -85,11 +85,17 @@ class GeneratorMetrics:
             ("adapter_misses_total", "Those whose adapter was not.", "num_host_misses", "num_device_loads"),
             ("adapter_loads_total", "Adapters that came into the tier.", "num_host_loads", "num_device_loads"),
             ("adapter_evictions_total", "Those that left for others.", "num_host_evictions", "num_device_evictions"),
+            (
+                "adapter_load_seconds_total",
+                "Time spent on reading and checking adapters (host), and on copying them into slots (device).",
+                "host_load_s",
+                "device_load_s",
+            ),
             ("adapters", "Adapters in the tier.", "num_in_host", "num_in_slots"),
         ):
             self.all.family_read_from(name, description, ("tier",), _tiers(view, host, device))
         for name, description, field in (
-            ("adapter_load_seconds_total", "Time spent on reading and checking adapters.", "host_load_s"),
+            ("adapter_copied_bytes_total", "Bytes of adapters that were copied into slots.", "device_load_bytes"),
             ("adapter_host_bytes", "Host memory of adapters.", "host_bytes"),
         ):
             self.all.family_read_from(name, description, (), _single(view, field))

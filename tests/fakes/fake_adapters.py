@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from services.generator.adapters.packed import PackedAdapter, PackedGroup
+from services.generator.adapters.packed import PackedAdapter, PackedStack
 from services.generator.core.adapters import AdapterReport, ModuleReport
 from services.generator.core.plan import AdapterCopy
 from services.generator.engine.adapter_loader import AdapterPlace, ReadAdapter, ReadResult
@@ -17,14 +17,22 @@ NUM_BYTES = 8
 def make_packed(content: int) -> PackedAdapter:
     """An adapter whose digest says `content`."""
     part = torch.zeros(1)
-    group = PackedGroup(part, part, part, part)
     report = AdapterReport((ModuleReport("model.layers.0.self_attn.q_proj", 4, 1.0),), NUM_BYTES)
     digest = content.to_bytes(32, "big")
-    return PackedAdapter({(0, "qkv"): group}, digest, digest, report)
+    return PackedAdapter({"qkv": PackedStack(0, part, part)}, torch.zeros(2, 0), digest, digest, report)
 
 
 def content_of(digest: str) -> int:
     return int(digest, 16)
+
+
+class NoCopies:
+    """Of a device that copies in no time."""
+
+    num_copied_bytes = 0
+
+    def copy_seconds(self) -> float:
+        return 0.0
 
 
 class FakeLoader:

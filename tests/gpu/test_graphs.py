@@ -7,10 +7,14 @@ from services.generator.core.launch import Launch
 from services.generator.core.request import SamplingParams
 from services.generator.engine.build import build_model
 from services.generator.settings import GeneratorSettings
-from tests.generator.adapters.conftest import make_adapter, reference_logits
+from tests.generator.adapters.conftest import ALL, make_adapter, reference_logits
 from tests.generator.driving import OfflineEngine
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning"),
+]
 NUM_NEW = 8
 RANDOM = torch.Generator().manual_seed(3)
 PROMPTS = [torch.randint(0, 250, (int(n),), generator=RANDOM).tolist() for n in torch.arange(3, 60, 5)]
@@ -23,6 +27,22 @@ def folders(base, tmp_path_factory):
     folders = {f"r{rank}": make_adapter(base, made / f"r{rank}", seed=rank, r=rank) for rank in (1, 3, 8)}
     folders["some"] = make_adapter(base, made / "some", seed=9, r=5, target_modules=["k_proj", "down_proj"])
     folders["rs"] = make_adapter(base, made / "rs", seed=10, r=6, use_rslora=True)
+    return {None: None, **folders}
+
+
+@pytest.fixture(scope="module")
+def outer(base, tmp_path_factory):
+    """Adapters of the embedding, of the head, and of everything, beside one of layers alone."""
+    made = tmp_path_factory.mktemp("outer")
+    kinds = {
+        "embed": {"r": 3, "target_modules": ["embed_tokens"]},
+        "head": {"r": 5, "target_modules": ["lm_head"]},
+        "all": {"r": 8, "target_modules": [*ALL, "embed_tokens", "lm_head"]},
+        "inner": {"r": 2},
+    }
+    folders = {
+        name: make_adapter(base, made / name, seed=seed, **kind) for seed, (name, kind) in enumerate(kinds.items())
+    }
     return {None: None, **folders}
 
 
@@ -40,7 +60,17 @@ def run(base, folders, **changes):
 
 @pytest.mark.parametrize("max_loras", [6, 2], ids=["all-resident", "slots-change-hands"])
 def test_every_row_is_what_peft_says(base, folders, max_loras):
-    built, engine, answers = run(base, folders, dtype="float32", max_loras=max_loras)
+    check(base, folders, *run(base, folders, dtype="float32", max_loras=max_loras))
+
+
+@pytest.mark.parametrize("max_loras", [4, 2], ids=["all-resident", "slots-change-hands"])
+def test_adapters_of_embedding_and_head_are_what_peft_says(base, outer, max_loras):
+    targets = [*ALL, "embed_tokens", "lm_head"]
+    check(base, outer, *run(base, outer, dtype="float32", max_loras=max_loras, lora_targets=targets))
+
+
+def check(base, folders, built, engine, answers):
+    """Every row's greedy tokens and their log-probabilities, and that all decode steps were replays."""
     assert built.runner.launches[Launch.REPLAY] > NUM_NEW - 2
     assert built.runner.launches[Launch.NO_GRAPH] == 0
     for index, (prompt, name, output) in enumerate(answers):

@@ -42,6 +42,20 @@ class GroupShape:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupStack:
+    """One fused projection in every layer; or the embedding or the head, which are stacks of one.
+
+    A slot of the bank keeps each stack as one A and one B, so that a copy takes as many transfers for 80 layers as for 2.
+
+    Attributes:
+        keys: of its groups, in the order of the layers.
+    """
+
+    shape: GroupShape
+    keys: tuple[GroupKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where a module stands: the slice `index` of a group of a layer, or of one that belongs to no layer."""
 
@@ -54,6 +68,11 @@ class Place:
     def key(self) -> GroupKey:
         """Which group that is."""
         return self.layer, self.group
+
+    @property
+    def level(self) -> int:
+        """Where that stands in its stack."""
+        return self.layer or 0
 
     @property
     def out_features(self) -> int:
@@ -75,6 +94,7 @@ class AdapterTarget:
         outer: groups outside of the layers, see `outer_shapes`.
         base_folder: its weights, with which tensors that look like copies are compared; None has all of them refused.
         is_strict_base: whether an adapter that names another base is refused.
+        is_pinned: whether packed adapters lie in page-locked memory, from which a GPU copies without the host.
         targets: modules that the bank has room for, by the last part of their names; None is all.
     """
 
@@ -89,6 +109,7 @@ class AdapterTarget:
     base_folder: Path | None = None
     is_strict_base: bool = False
     targets: frozenset[str] | None = None
+    is_pinned: bool = False
 
     def has_room_for(self, module: str) -> bool:
         """Whether the bank holds adapters of the module with this full name."""
@@ -107,9 +128,12 @@ class AdapterTarget:
         places = [] if place is None else [HEAD, EMBEDDING] if place == HEAD else [place]
         return [names.name(each) for each in places for names in self.names] + others
 
-    def banked_groups(self) -> dict[GroupKey, GroupShape]:
-        """What the bank must hold: each group that has a module it has room for."""
-        return {place.key: place.shape for module, place in self.places().items() if self.has_room_for(module)}
+    def banked_stacks(self) -> dict[str, GroupStack]:
+        """What the bank must hold, by name: each group that has a module it has room for."""
+        groups = {place.key: place.shape for module, place in self.places().items() if self.has_room_for(module)}
+        names = dict.fromkeys(name for _, name in groups)
+        keys = {name: tuple(key for key in groups if key[1] == name) for name in names}
+        return {name: GroupStack(groups[keys[name][0]], keys[name]) for name in names}
 
     def places(self) -> dict[str, Place]:
         """All modules that can be adapted, by full name, in the order of the model."""

@@ -1,35 +1,35 @@
-"""An adapter as the bank wants it: for each fused projection one A and one B, and who it is by its content.
+"""An adapter as the bank wants it: one A and one B for each fused projection of all layers, and who it is by its content.
 
-Made by `peft_folder`, copied into a slot by the bank. Lives in host memory.
+Made by `peft_folder`, copied into a slot by the bank. Lives in host memory, page-locked where the bank is on a GPU, and has the
+size of its own ranks, not of a slot's.
 """
 
 import hashlib
 import struct
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from services.generator.adapters.modules import EMBEDDING_KEY, GroupKey, GroupShape, Place
+from services.generator.adapters.modules import EMBEDDING_KEY, AdapterTarget, GroupStack, Place
 from services.generator.core.adapters import AdapterReport, ModuleReport
 
 
 @dataclass(frozen=True, slots=True)
-class PackedGroup:
-    """The adapter of one fused projection; slices that it leaves alone have rank 0.
+class PackedStack:
+    """The adapter of one fused projection in the layers from the first to the last that it changes.
 
     Attributes:
-        a: [slices, R, in], R being its own largest rank; zeros beyond a slice's rank. `in` are token ids for the embedding.
-        b: [out, R], likewise; the slices one below the other.
-        ranks: [slices] int32.
-        scales: [slices] fp32.
+        first: where that first one stands in the `GroupStack`.
+        a: [layers, slices, R, in], R being its largest rank; zeros beyond a slice's own. `in` are token ids for the embedding.
+        b: [layers, out, R], likewise; the slices one below the other.
     """
 
+    first: int
     a: Tensor
     b: Tensor
-    ranks: Tensor
-    scales: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,16 @@ class PackedAdapter:
     """A checked adapter.
 
     Attributes:
+        stacks: what it changes, by name.
+        table: [2, entries] int32, rank and scale (the bits of an fp32) of each slice of each group of each stack that the bank has;
+            zeros where it changes nothing.
         digest: SHA-256 of everything that its answers depend on.
         kv_digest: of just those modules that influence cached keys and values; None where there are none.
         report: what it changes, and what its reader may want to know.
     """
 
-    groups: Mapping[GroupKey, PackedGroup]
+    stacks: Mapping[str, PackedStack]
+    table: Tensor
     digest: bytes
     kv_digest: bytes | None
     report: AdapterReport
@@ -65,7 +69,7 @@ class PackedAdapter:
     @property
     def num_bytes(self) -> int:
         """Host memory of its tensors."""
-        return sum(group.a.nbytes + group.b.nbytes for group in self.groups.values())
+        return sum(stack.a.nbytes + stack.b.nbytes for stack in self.stacks.values()) + self.table.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +92,14 @@ class ModuleWeights:
         return total.digest()
 
 
-def pack(weights: Iterable[ModuleWeights], dtype: torch.dtype) -> dict[GroupKey, PackedGroup]:
-    """Put the modules of each fused projection together."""
-    members: dict[GroupKey, list[ModuleWeights]] = {}
+def pack(weights: Iterable[ModuleWeights], target: AdapterTarget) -> tuple[dict[str, PackedStack], Tensor]:
+    """Put the modules of each stack together: stacks and table of a `PackedAdapter`."""
+    stacks, members = target.banked_stacks(), defaultdict[str, list[ModuleWeights]](list)
     for item in weights:
-        members.setdefault(item.place.key, []).append(item)
-    return {key: _pack_group(items, items[0].place.shape, dtype) for key, items in members.items()}
+        members[item.place.group].append(item)
+    table = torch.cat([_entries(members[name], stack) for name, stack in stacks.items()], dim=1)
+    packed = {name: _pack_stack(items, target) for name, items in members.items() if items}
+    return packed, table.pin_memory() if target.is_pinned else table
 
 
 def digests(weights: Iterable[ModuleWeights], num_layers: int) -> tuple[bytes, bytes | None]:
@@ -118,16 +124,23 @@ def _joined(parts: list[bytes]) -> bytes:
     return hashlib.sha256(b"trivium-adapter-2" + b"".join(parts)).digest()
 
 
-def _pack_group(items: list[ModuleWeights], shape: GroupShape, dtype: torch.dtype) -> PackedGroup:
-    num_slices, max_rank = len(shape.modules), max(len(item.a) for item in items)
-    a = torch.zeros(num_slices, max_rank, shape.in_features, dtype=dtype)
-    b = torch.zeros(shape.out_features, max_rank, dtype=dtype)
-    ranks = torch.zeros(num_slices, dtype=torch.int32)
-    scales = torch.zeros(num_slices, dtype=torch.float32)
-    rows = torch.split(b, list(shape.slice_sizes))
+def _entries(items: list[ModuleWeights], stack: GroupStack) -> Tensor:
+    """The part of a table that is about one stack."""
+    entries = torch.zeros(2, len(stack.keys), len(stack.shape.modules), dtype=torch.int32)
+    ranks, scales = entries[0], entries[1].view(torch.float32)
     for item in items:
-        index, rank = item.place.index, len(item.a)
-        a[index, :rank] = item.a
-        rows[index][:, :rank] = item.b
-        ranks[index], scales[index] = rank, item.scale
-    return PackedGroup(a, b, ranks, scales)
+        where = item.place.level, item.place.index
+        ranks[where], scales[where] = len(item.a), item.scale
+    return entries.flatten(1)
+
+
+def _pack_stack(items: list[ModuleWeights], target: AdapterTarget) -> PackedStack:
+    shape, levels = items[0].place.shape, [item.place.level for item in items]
+    first, num_layers, max_rank = min(levels), max(levels) - min(levels) + 1, max(len(item.a) for item in items)
+    sizes = (num_layers, len(shape.modules), max_rank, shape.in_features), (num_layers, shape.out_features, max_rank)
+    a, b = (torch.zeros(size, dtype=target.dtype, pin_memory=target.is_pinned) for size in sizes)
+    for item, level in zip(items, levels, strict=True):
+        rank, rows = len(item.a), torch.split(b[level - first], list(shape.slice_sizes))
+        a[level - first, item.place.index, :rank] = item.a
+        rows[item.place.index][:, :rank] = item.b
+    return PackedStack(first, a, b)

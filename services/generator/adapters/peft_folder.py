@@ -29,7 +29,7 @@ def load_adapter(folder: Path, target: AdapterTarget, root: Path | None = None) 
         weights = [_read(item, files, target) for item in plan.modules]
         digest, kv_digest = digests(weights, target.num_layers)
         report = plan.report(target.dtype, "is a copy of")
-        return PackedAdapter(pack(weights, target.dtype), digest, kv_digest, report)
+        return PackedAdapter(*pack(weights, target), digest, kv_digest, report)
 
 
 def _read(item: PlannedModule, files: AdapterFiles, target: AdapterTarget) -> ModuleWeights:

@@ -131,7 +131,12 @@ class RejectedFolder(msgspec.Struct, array_like=True, frozen=True):
 
 
 class AdapterCounts(msgspec.Struct, array_like=True, frozen=True):
-    """Of all adapters, levels now and counts since the start; `host` means in host memory, `device` in a slot."""
+    """Of all adapters, levels now and counts since the start; `host` means in host memory, `device` in a slot.
+
+    Attributes:
+        host_load_s: reading and checking them.
+        device_load_s, device_load_bytes: copying them into slots.
+    """
 
     num_host_hits: int = 0
     num_host_misses: int = 0
@@ -144,6 +149,8 @@ class AdapterCounts(msgspec.Struct, array_like=True, frozen=True):
     num_device_loads: int = 0
     num_device_evictions: int = 0
     num_in_slots: int = 0
+    device_load_s: float = 0.0
+    device_load_bytes: int = 0
 
 
 class BankContract(msgspec.Struct, array_like=True, frozen=True):

@@ -5,6 +5,7 @@ what goes into slots.
 """
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from services.generator.core.adapter_version import AdapterVersion
 from services.generator.core.adapters import (
@@ -26,12 +27,23 @@ CHURN_STEPS = 100
 """Steps in a row that each pushed an adapter out of a slot, after which a warning is due."""
 
 
+class SlotCopies(Protocol):
+    """What is known of copies into slots; the production class is `runner.AdapterStorage`."""
+
+    num_copied_bytes: int
+
+    def copy_seconds(self) -> float:
+        """Time of those that are done."""
+        ...
+
+
 @dataclass(slots=True)
 class AdapterSnapshots:
     """Notes about what was told; `rejects` are those of the last scan."""
 
     registry: AdapterRegistry
     contract: BankContract
+    copies: SlotCopies
     descriptions: dict[int, AdapterDescription] = field(default_factory=dict)
     rejects: list[RejectedFolder] = field(default_factory=list)
     host_load_s: float = 0.0
@@ -111,4 +123,6 @@ class AdapterSnapshots:
             num_device_loads=slots.num_copies,
             num_device_evictions=slots.num_evictions,
             num_in_slots=slots.num_used,
+            device_load_s=self.copies.copy_seconds(),
+            device_load_bytes=self.copies.num_copied_bytes,
         )

@@ -19,8 +19,8 @@ from services.generator.engine.adapter_loader import AdapterLoader, AdapterPlace
 from services.generator.engine.adapter_scanner import AdapterScanner
 from services.generator.engine.adapter_snapshots import AdapterSnapshots
 from services.generator.runner.adapter_bank import AdapterBank
+from services.generator.runner.adapter_storage import AdapterStorage
 from services.generator.runner.kv_cache_pool import kv_bytes_per_block
-from services.generator.runner.model_runner import AdapterStorage
 from services.generator.scheduler.adapter_registry import AdapterRegistry
 from services.generator.scheduler.eviction import EvictionOrder
 from services.generator.settings import GeneratorSettings
@@ -82,11 +82,12 @@ def load_adapters(
         base_folder=folder,
         targets=frozenset(settings.lora_targets),
         is_strict_base=settings.strict_adapter_base,
+        is_pinned=device.type == "cuda",
     )
     spec = AdapterBankSpec(settings.max_loras, settings.max_lora_rank, limits.max_num_batched_tokens)
-    storage = AdapterStorage(AdapterBank(target.banked_groups(), spec, dtype, device), {})
+    storage = AdapterStorage(AdapterBank(target.banked_stacks(), spec, dtype, device), device)
     registry = AdapterRegistry(settings.max_loras, settings.max_cpu_loras, EvictionOrder(settings.lora_eviction))
-    snapshots = AdapterSnapshots(registry, _contract(settings, config, target, storage.bank.num_bytes))
+    snapshots = AdapterSnapshots(registry, _contract(settings, config, target, storage.bank.num_bytes), storage)
     catalog = AdapterCatalog(registry, storage.versions, snapshots.descriptions)
     _serve_named(settings, target, registry, catalog)
     roots = [_root(path) for path in settings.lora_root]

@@ -4,7 +4,6 @@ Called by the engine loop, which owns the order of steps. Owns all device tensor
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -13,15 +12,14 @@ import torch
 from torch import Tensor
 
 from services.generator.adapters.modules import HEAD_KEY
-from services.generator.adapters.packed import PackedAdapter
 from services.generator.core.launch import Launch
-from services.generator.core.plan import AdapterCopy, IntArray, StepPlan, StepResult, features_of
+from services.generator.core.plan import IntArray, StepPlan, StepResult, features_of
 from services.generator.core.request import SamplingParams
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.kernels.lora_segments import CHUNK_SIZES
 from services.generator.layers.backends import Backends, make_attention, make_kernels
 from services.generator.layers.forward_batch import AdapterRows, ForwardBatch
-from services.generator.runner.adapter_bank import AdapterBank
+from services.generator.runner.adapter_storage import AdapterStorage
 from services.generator.runner.decode_graphs import DecodeGraphs, StepOutputs, lora_chunk_for
 from services.generator.runner.encoder_cache import EncoderCache
 from services.generator.runner.kv_cache_pool import KVCachePool
@@ -71,19 +69,6 @@ class SampledStep:
             None if self._logprobs is None else self._logprobs.wait(),
             None if self._prompt_logprobs is None else self._prompt_logprobs.wait(),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterStorage:
-    """The tensors of adapters: all known versions in host memory, and the device's bank."""
-
-    bank: AdapterBank
-    versions: dict[int, PackedAdapter]
-
-    def apply(self, copies: Iterable[AdapterCopy]) -> None:
-        """Make slots hold what a plan expects of them."""
-        for copy in copies:
-            self.bank.install(copy.slot, self.versions[copy.version_id])
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +161,7 @@ class ModelRunner:
         self._tables.apply(plan.block_updates)
         self._sampler.begin_rows(plan.new_rows)
         if self._adapters is not None:
-            self._adapters.apply(plan.adapter_copies)
+            self._adapters.begin_step(plan)
         if self._encoder_cache is not None and plan.images is not None:
             self._encoder_cache.encode(plan.images.encodes)
         outputs = None if self._graphs is None else self._graphs.replay(plan)
@@ -184,7 +169,10 @@ class ModelRunner:
         if outputs is None:
             layout = self._layout_of(plan)
             outputs = self.compute(to_device(layout.pack(plan), self._device), layout, plan)
-        return LaunchedStep(plan, outputs, self._score_prompt(plan, outputs.hidden))
+        launched = LaunchedStep(plan, outputs, self._score_prompt(plan, outputs.hidden))
+        if self._adapters is not None:
+            self._adapters.end_step(plan)
+        return launched
 
     @torch.inference_mode()
     def sample(self, step: LaunchedStep, masks: IntArray | None) -> SampledStep:

@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from services.generator.adapters.modules import AdapterTarget, group_shapes, outer_shapes
+from services.generator.adapters.modules import AdapterTarget, GroupKey, group_shapes, outer_shapes
+from services.generator.adapters.packed import PackedAdapter
 from shared.modeling.config import read_decoder_config
 from tests.shared.modeling.tiny_decoder import save_tiny
 
@@ -52,6 +54,21 @@ def target_of(base: Path, dtype: torch.dtype = torch.float32) -> AdapterTarget:
         foreign=() if config.vision is None else config.vision.foreign,
         base_folder=base,
     )
+
+
+def groups_of(adapter: PackedAdapter, target: AdapterTarget) -> dict[GroupKey, SimpleNamespace]:
+    """What a packed adapter changes, taken apart again: a [slices, R, in], b [out, R], ranks and scales [slices]."""
+    groups, start = {}, 0
+    for name, stack in target.banked_stacks().items():
+        packed = adapter.stacks.get(name)
+        for level, key in enumerate(stack.keys):
+            entries = adapter.table[:, start : start + len(stack.shape.modules)]
+            start += len(stack.shape.modules)
+            if entries[0].any():
+                a, b = packed.a[level - packed.first], packed.b[level - packed.first]
+                groups[key] = SimpleNamespace(a=a, b=b, ranks=entries[0], scales=entries[1].view(torch.float32))
+    assert start == adapter.table.shape[1]
+    return groups
 
 
 def reference_model(base: Path, adapter: Path | None, dtype: str = "float32") -> torch.nn.Module:

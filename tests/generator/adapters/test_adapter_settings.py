@@ -73,10 +73,14 @@ def test_metrics_say_what_the_view_says_and_name_adapters_as_the_kubernetes_gate
             }.items()
         )
     ]
-    view.take(AdapterChanges(states, [], AdapterCounts(num_host_hits=7, num_device_loads=3, host_load_s=0.5)))
+    seconds = {"host_load_s": 0.5, "device_load_s": 0.25}
+    counts = AdapterCounts(num_host_hits=7, num_device_loads=3, device_load_bytes=84, **seconds)
+    view.take(AdapterChanges(states, [], counts))
     read = metrics.all.registry.get_sample_value
     assert read("trivium_generator_adapter_hits_total", {"tier": "host"}) == 7
     assert read("trivium_generator_adapter_loads_total", {"tier": "device"}) == 3
-    assert read("trivium_generator_adapter_load_seconds_total") == 0.5
+    assert read("trivium_generator_adapter_load_seconds_total", {"tier": "host"}) == 0.5
+    assert read("trivium_generator_adapter_load_seconds_total", {"tier": "device"}) == 0.25
+    assert read("trivium_generator_adapter_copied_bytes_total") == 84
     labels = {"max_lora": "4", "running_lora_adapters": "a,b", "waiting_lora_adapters": "a,c"}
     assert read("vllm:lora_requests_info", labels) > 0

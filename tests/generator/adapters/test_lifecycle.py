@@ -17,7 +17,7 @@ from services.generator.engine.adapter_scanner import FoundAdapter, Scan
 from services.generator.engine.adapter_snapshots import AdapterSnapshots
 from services.generator.scheduler.adapter_registry import AdapterRegistry
 from services.generator.scheduler.eviction import EvictionOrder
-from tests.fakes.fake_adapters import NUM_BYTES, AdapterRunner, FakeLoader, content_of
+from tests.fakes.fake_adapters import NUM_BYTES, AdapterRunner, FakeLoader, NoCopies, content_of
 from tests.fakes.fake_runner import solo_output
 from tests.fakes.recorder import record
 from tests.generator.test_adapter_registry import Clock
@@ -40,7 +40,7 @@ class LiveEngine(Engine):
         self.answers, self.digests, self.view = {}, {}, AdapterView()
         super().__init__(adapters=self.registry, clock=self.clock, **sizes)
         self.tensors, self.loader = {}, FakeLoader(disk)
-        snapshots = AdapterSnapshots(self.registry, BankContract(8, num_slots, num_places, (), 0, 0))
+        snapshots = AdapterSnapshots(self.registry, BankContract(8, num_slots, num_places, (), 0, 0), NoCopies())
         self.catalog = AdapterCatalog(self.registry, self.tensors, snapshots.descriptions)
         self.lifecycle = AdapterLifecycle(snapshots, self.catalog, self.loader, None, base_name="base", max_wait_s=5)
         self.runner = AdapterRunner(

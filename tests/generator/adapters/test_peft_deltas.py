@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from services.generator.adapters.outline import inspect_adapter
 from services.generator.adapters.peft_folder import load_adapter
-from tests.generator.adapters.conftest import ALL, make_adapter, target_of
+from tests.generator.adapters.conftest import ALL, groups_of, make_adapter, target_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),  # peft asks transformers
@@ -59,9 +59,9 @@ def deltas_of_peft(base, folder):
 
 def deltas_of_ours(adapter, target):
     """Scale · B A of every module, from the packed form; what PEFT adds to an embedding is its transpose."""
-    deltas = {}
+    deltas, groups = {}, groups_of(adapter, target)
     for module, place in target.places().items():
-        group = adapter.groups.get((place.layer, place.group))
+        group = groups.get(place.key)
         if group is not None and group.ranks[place.index]:
             rows = torch.split(group.b, list(place.shape.slice_sizes))[place.index]
             delta = group.scales[place.index] * rows @ group.a[place.index]
@@ -99,7 +99,7 @@ def test_copies_of_base_weights_are_skipped_and_reported(base, tmp_path, option)
 def test_of_a_tied_pair_the_adapter_changes_only_the_one_it_is_on(tied, tmp_path, module):
     """From the base model and the packed tensors the logits of `peft`, the other one of the pair being the base's."""
     folder, target = make_adapter(tied, tmp_path / "adapter", target_modules=[module]), target_of(tied)
-    ((key, group),) = load_adapter(folder, target).groups.items()
+    ((key, group),) = groups_of(load_adapter(folder, target), target).items()
     assert key == (None, {"embed_tokens": "embed", "lm_head": "head"}[module])
     tokens = torch.tensor([[5, 17, 99, 200, 258]])
     base = AutoModelForCausalLM.from_pretrained(tied, dtype=torch.float32)

@@ -184,7 +184,7 @@ def test_the_ways_of_naming_a_tensor_mean_the_same(folder, target, old, new):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_weights_are_taken(folder, target, dtype):
     change(folder, lambda tensors: tensors.update({key: tensor.to(dtype) for key, tensor in tensors.items()}))
-    assert load_adapter(folder, target).groups[0, "o"].a.dtype == torch.float32
+    assert load_adapter(folder, target).stacks["o"].a.dtype == torch.float32
 
 
 def digests(folder, target):
