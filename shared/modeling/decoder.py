@@ -87,9 +87,9 @@ class DecoderOps(Protocol):
         total = residual + x
         return total, rms_norm(total, weight, eps)
 
-    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
-        """[T, 2 F] to [T, F]."""
-        return silu_and_mul(gate_up)
+    def gate(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
+        """The gate and up projections of an MLP, and their activation: [T, C] to [T, F]."""
+        return silu_and_mul(self.project(index, "gate_up", layer.gate_up, x))
 
 
 def decoder_forward(weights: DecoderWeights, config: DecoderConfig, ops: DecoderOps, token_ids: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ def decoder_forward(weights: DecoderWeights, config: DecoderConfig, ops: Decoder
     for index, (layer, next_norm) in enumerate(zip(weights.layers, next_norms, strict=True)):
         x = ops.attend(index, layer, ops.project(index, "qkv", layer.qkv, x))
         hidden, x = ops.add_norm(hidden, ops.project(index, "o", layer.o, x), layer.post_norm, config.norm_eps)
-        x = ops.silu_and_mul(ops.project(index, "gate_up", layer.gate_up, x))
+        x = ops.gate(index, layer, x)
         hidden, x = ops.add_norm(hidden, ops.project(index, "down", layer.down, x), next_norm, config.norm_eps)
     return x
 

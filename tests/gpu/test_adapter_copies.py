@@ -11,7 +11,7 @@ from services.generator.core.specs import AdapterBankSpec
 from services.generator.runner.adapter_bank import AdapterBank
 from services.generator.runner.copy_order import StreamOrder
 from services.generator.runner.decode_graphs import DecodeGraphs
-from tests.generator.adapters.conftest import groups_of, target_of
+from tests.generator.adapters.conftest import groups_of, target_of, weights_of
 from tests.gpu.adapter_churn import NUM_ADAPTERS, churn, errors, prepare
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")]
@@ -66,7 +66,7 @@ def test_a_copy_waits_for_the_last_reader_of_its_slot_alone(folder, monkeypatch,
     target, device = replace(target_of(folder / "base"), is_pinned=True), torch.device("cuda")
     before, after = (load_adapter(folder / "root" / name, target) for name in ("a1", "a2"))
     assert all(tensor.is_pinned() for each in after.stacks.values() for tensor in (each.a, each.b))
-    bank = AdapterBank(target.banked_stacks(), AdapterBankSpec(2, 8, 16), torch.float32, device)
+    bank = AdapterBank(target.banked_stacks(), AdapterBankSpec(2, 8, 16), weights_of(target, device))
     order, slots = StreamOrder(device), np.array([0, -1], np.int32)
     for slot in range(2):
         with order.copying(slot):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from services.generator.kernels.chunks import cut_chunks, max_chunks
-from services.generator.kernels.lora_segments import NO_ADAPTER, SegmentLayout, chunk_size_for
+from services.generator.kernels.lora_segments import NO_ADAPTER, SegmentLayout, chunk_size_for, max_adapters_for
 
 
 def popularity(shape: str, num_rows: int, num_slots: int, rng: np.random.Generator) -> np.ndarray:
@@ -58,6 +58,12 @@ def test_rows_of_a_segment_keep_their_order():
     layout = SegmentLayout(6, 2, 4)
     segments = layout.split(layout.pack(np.array([1, 0, 1, -1, 0, 1], np.int32)))
     assert segments.token_order.tolist() == [3, 1, 4, 0, 2, 5]
+
+
+@pytest.mark.parametrize("num_rows", [1, 7, 8, 64, 127, 128, 2048])
+def test_the_most_adapters_of_a_chunk_size(num_rows):
+    most = {chunk_size_for(num_rows, count): count for count in range(1, num_rows + 1)}
+    assert most == {size: max_adapters_for(num_rows, size) for size in most}
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,14 @@
 """`rope_kv_write` against its oracle, and the oracle against complex multiplication in fp64."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor
 
 from services.generator.kernels.arguments import KernelArgumentError
-from services.generator.kernels.reference import lora
 from services.generator.kernels.reference import rope_kv_write as reference
-from services.generator.kernels.rope_kv_write import RowAdapters, rope_kv_write
-from tests.kernels import lora_cases
+from services.generator.kernels.rope_kv_write import rope_kv_write
 from tests.kernels.guards import Guarded
 from tests.kernels.replay import capture
 from tests.kernels.tolerances import assert_close
@@ -104,31 +102,6 @@ def test_queries_in_place(place):
     query = case.qkv.view(3, 8, 64)[:, :4]
     rope_kv_write(query, keys, values, case.qkv, *case.options("rope"))
     assert_close(query, expected, slack=4 if dtype == torch.float32 else 1)
-
-
-@pytest.mark.parametrize("kind", ["rope", "norm"])
-@pytest.mark.parametrize(
-    ("shape", "popularity"), [((4, 2, 64), "mixed"), ((9, 3, 16), "uniform"), ((3, 1, 80), "base")]
-)
-@pytest.mark.parametrize("parts", [1, 3])
-def test_adapters_come_first(shape, popularity, parts, kind, place):
-    device, dtype = place
-    heads, kv_heads, dim = shape
-    adapted = lora_cases.make_case(popularity, 6, 4, (heads * dim, kv_heads * dim, kv_heads * dim), place=place)
-    h = lora_cases.make_parts(adapted, parts)
-    qkv, h_of_rows = (adapted.y, h[:, :, None]) if parts > 1 else lora_cases.beside(adapted.y, h, adapted)
-    used = h.sum(0).to(dtype if parts == 1 else h.dtype).float().where(adapted.ranks_of_rows(), 0)
-    total = adapted.y.clone()
-    weights = (lora_cases.finite(adapted.b), adapted.ranks, adapted.scales)
-    lora.lora_expand(total, used, *weights, adapted.groups, adapted.slice_sizes)
-    case = replace(make_case(6, shape, place), qkv=total)
-    query = torch.zeros(6, heads, dim, dtype=dtype, device=device)
-    keys, values = torch.zeros(2, NUM_SLOTS, kv_heads, dim, dtype=dtype, device=device)
-    adapters = RowAdapters(h_of_rows, adapted.b, adapted.ranks, adapted.scales, adapted.segments.row_slots)
-    rope_kv_write(query, keys, values, qkv, *case.options(kind), eps=1e-6, adapters=adapters)
-    for out, expected in zip((query, keys, values), expected_of(case, kind), strict=True):
-        is_written = ~expected.isnan()
-        assert_close(out[is_written], expected[is_written], slack=4)
 
 
 @pytest.mark.gpu

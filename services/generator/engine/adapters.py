@@ -6,8 +6,6 @@ Called by `engine.build`, once; an adapter that was named and cannot be served s
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from services.generator.adapters.modules import AdapterTarget, group_shapes, outer_shapes
 from services.generator.adapters.packed import PackedAdapter
 from services.generator.adapters.peft_folder import load_adapter
@@ -26,6 +24,7 @@ from services.generator.scheduler.eviction import EvictionOrder
 from services.generator.settings import GeneratorSettings
 from shared.errors import ServiceError
 from shared.modeling.config import DecoderConfig
+from shared.modeling.decoder import DecoderWeights
 from shared.observability.logging import get_logger
 from shared.settings.errors import StartError
 
@@ -56,13 +55,13 @@ def load_adapters(
     folder: Path,
     config: DecoderConfig,
     limits: SchedulerLimits,
-    dtype: torch.dtype,
-    device: torch.device,
+    weights: DecoderWeights,
 ) -> LoadedAdapters:
     """Read every `--lora` and `--lora-preload`, look below every `--lora-root`, and make a bank for them.
 
     Args:
         folder: of the base model.
+        weights: of the base model; where there is a bank, its projections move there, see `AdapterBank`.
     Raises:
         StartError: one of them cannot be served; the message says which and why.
     """
@@ -70,6 +69,7 @@ def load_adapters(
         raise StartError(f"--lora {settings.model_name}=…: that is the name of the base model")
     if not settings.has_bank:
         return LoadedAdapters(AdapterRegistry(0))
+    dtype, device = weights.embedding.dtype, weights.embedding.device
     target = AdapterTarget(
         base_model=settings.model_name,
         num_layers=config.num_layers,
@@ -85,7 +85,7 @@ def load_adapters(
         is_pinned=device.type == "cuda",
     )
     spec = AdapterBankSpec(settings.max_loras, settings.max_lora_rank, limits.max_num_batched_tokens)
-    storage = AdapterStorage(AdapterBank(target.banked_stacks(), spec, dtype, device), device)
+    storage = AdapterStorage(AdapterBank(target.banked_stacks(), spec, weights), device)
     registry = AdapterRegistry(settings.max_loras, settings.max_cpu_loras, EvictionOrder(settings.lora_eviction))
     snapshots = AdapterSnapshots(registry, _contract(settings, config, target, storage.bank.num_bytes), storage)
     catalog = AdapterCatalog(registry, storage.versions, snapshots.descriptions)

@@ -121,7 +121,7 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     log.info("engine_device", device=str(device), dtype=str(dtype), **asdict(backends))
     limits = _limits(settings, config, device)
     weights = _weights(settings, folder, config, dtype, device)
-    adapters = load_adapters(settings, folder, config, limits, dtype, device)
+    adapters = load_adapters(settings, folder, config, limits, weights)
     images = load_images(settings, folder, config, limits, dtype, device)
     limits = replace(limits, images=images.limits)
     loaded = _Loaded(LoadedModel(config, weights, backends), limits, adapters, images)

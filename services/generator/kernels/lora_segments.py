@@ -31,6 +31,15 @@ def chunk_size_for(num_rows: int, num_adapters: int) -> int:
     return next(size for limit, size in CHUNK_SIZES if rows_each <= limit)
 
 
+def max_adapters_for(num_rows: int, chunk_size: int) -> int:
+    """The most different adapters for which `chunk_size_for` answers this chunk size."""
+    if chunk_size == 1:
+        return num_rows
+    sizes = [size for _, size in CHUNK_SIZES]
+    limit, _ = CHUNK_SIZES[sizes.index(chunk_size) - 1]
+    return num_rows // (limit + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class LoraSegments(Generic[ArrayT]):
     """The metadata as NumPy arrays or as device tensors; all int32.
@@ -71,18 +80,18 @@ class SegmentLayout:
 
     Attributes:
         num_rows: rows of the step, padding included (T).
-        num_slots: slots of the bank.
+        max_adapters: the most different adapters of a step.
         chunk_size: the most rows of a chunk.
     """
 
     num_rows: int
-    num_slots: int
+    max_adapters: int
     chunk_size: int
 
     @property
     def num_chunks(self) -> int:
         """Chunks that there is room for, whatever the mix of adapters."""
-        return max_chunks(self.num_rows, self.chunk_size, self.num_slots + 1)
+        return max_chunks(self.num_rows, self.chunk_size, self.max_adapters + 1)
 
     @property
     def size(self) -> int:
@@ -93,14 +102,14 @@ class SegmentLayout:
         """The metadata of a step as one [size] int32 array.
 
         Args:
-            row_slots: [T] int32, NO_ADAPTER or a slot below `num_slots`.
+            row_slots: [T] int32, NO_ADAPTER or a slot.
         """
         packed = np.zeros(self.size, np.int32)
         views = self.split(packed)
         views.chunk_slots[:] = NO_ADAPTER
         views.row_slots[:] = row_slots
         views.token_order[:] = np.argsort(row_slots, kind="stable")
-        counts = np.bincount(row_slots + 1, minlength=self.num_slots + 1).astype(np.int32)  # base rows, then each slot
+        counts = np.bincount(row_slots + 1).astype(np.int32)  # base rows, then each slot
         first_rows = np.cumsum(counts, dtype=np.int32) - counts
         runs, offsets, lens = cut_chunks(counts, self.chunk_size)
         views.chunk_slots[: len(runs)] = runs - 1

@@ -83,6 +83,10 @@ class LayerKernels(Protocol):
         """`x` [T, in] to [T, out], each row's adapter added; `group` is None where there is no room for any."""
         ...
 
+    def gate(self, projection: Linear, x: Tensor, group: AdapterGroup | None, rows: AdapterRows | None) -> Tensor:
+        """The same with the gate and up projections of an MLP, and their activation: `x` [T, C] to [T, F]."""
+        ...
+
     def embed(
         self, embedding: Tensor, token_ids: Tensor, group: AdapterGroup | None, rows: AdapterRows | None
     ) -> Tensor:
@@ -94,10 +98,6 @@ class LayerKernels(Protocol):
         ...
 
     def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """See `DecoderOps`."""
-        ...
-
-    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         """See `DecoderOps`."""
         ...
 

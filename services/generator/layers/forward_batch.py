@@ -60,11 +60,14 @@ class AdapterRows:
     Attributes:
         segments: for the LoRA kernels.
         chunk_size: rows of a chunk of `segments`.
+        num_joined: the product of a projection's base takes along the rank-r side of the first so many slots, which are all that
+            occur; 0 where a kernel of its own computes that side.
         slot_groups: for the reference of LoRA, those of the base model left out; empty for the kernels.
     """
 
     segments: LoraSegments[Tensor]
     chunk_size: int
+    num_joined: int
     slot_groups: list[SlotGroup]
 
 

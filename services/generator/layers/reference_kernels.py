@@ -28,6 +28,10 @@ class ReferenceKernels:
             lora_expand(y, h, group.b, group.ranks, group.scales, rows.slot_groups, group.slice_sizes)
         return y
 
+    def gate(self, projection: Linear, x: Tensor, group: AdapterGroup | None, rows: AdapterRows | None) -> Tensor:
+        """The same, and the activation of the MLP."""
+        return silu_and_mul(self.project(projection, x, group, rows))
+
     def embed(
         self, embedding: Tensor, token_ids: Tensor, group: AdapterGroup | None, rows: AdapterRows | None
     ) -> Tensor:
@@ -41,16 +45,12 @@ class ReferenceKernels:
 
     def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:
         """The rows by slot."""
-        return AdapterRows(single_rows(row_slots), 1, slot_groups(row_slots))
+        return AdapterRows(single_rows(row_slots), 1, 0, slot_groups(row_slots))
 
     def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Residual sum and its norm."""
         total = residual + x
         return total, rms_norm(total, weight, eps)
-
-    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
-        """Activation of the MLP."""
-        return silu_and_mul(gate_up)
 
     def step_indices(
         self,

@@ -12,6 +12,7 @@ from services.generator.kernels.lora_expand import lora_expand
 from services.generator.kernels.lora_lookup import lora_lookup
 from services.generator.kernels.lora_segments import single_rows
 from services.generator.kernels.lora_shrink import lora_shrink, num_parts
+from services.generator.kernels.lora_silu_mul import lora_silu_mul
 from services.generator.kernels.rms_norm import rms_norm
 from services.generator.kernels.silu_mul import silu_mul
 from services.generator.kernels.step_indices import step_indices
@@ -27,13 +28,20 @@ class TritonKernels:
         """Base projection of every row at once, and each row's adapter."""
         if group is None or rows is None:
             return linear(projection, x).contiguous()
-        parts, segments = num_parts(len(x), x.shape[1], rows.chunk_size), rows.segments.arrays
-        flat = group.intermediate(parts * len(x))
-        h = flat.view(parts, len(x), *flat.shape[1:])
-        lora_shrink(h, x, group.a, group.ranks, *segments, chunk_size=rows.chunk_size)
-        y = linear(projection, x).contiguous()
-        self._expand(y, h[:, :, None], group, rows)
+        y, h = _narrow_side(projection, x, group, rows)
+        self._expand(y, h, group, rows)
         return y
+
+    def gate(self, projection: Linear, x: Tensor, group: AdapterGroup | None, rows: AdapterRows | None) -> Tensor:
+        """The same, and the activation of the MLP."""
+        out = x.new_empty(len(x), len(projection.weight) // 2)
+        if group is None or rows is None:
+            silu_mul(out, linear(projection, x).contiguous())
+        else:
+            y, h = _narrow_side(projection, x, group, rows)
+            adapters = (group.b, group.ranks, group.scales, *rows.segments.arrays)
+            lora_silu_mul(out, y, h, *adapters, chunk_size=rows.chunk_size)
+        return out
 
     def embed(
         self, embedding: Tensor, token_ids: Tensor, group: AdapterGroup | None, rows: AdapterRows | None
@@ -48,7 +56,7 @@ class TritonKernels:
 
     def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:
         """A program for each row: sorting them by adapter would need the host."""
-        return AdapterRows(single_rows(row_slots), 1, [])
+        return AdapterRows(single_rows(row_slots), 1, 0, [])
 
     def _expand(self, y: Tensor, h: Tensor, group: AdapterGroup, rows: AdapterRows) -> None:
         lora_expand(
@@ -66,12 +74,6 @@ class TritonKernels:
         """Residual sum and its norm, both in place."""
         rms_norm(x, x, weight, eps, residual)
         return residual, x
-
-    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
-        """Activation of the MLP."""
-        out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
-        silu_mul(out, gate_up)
-        return out
 
     def step_indices(
         self,
@@ -104,3 +106,17 @@ class TritonKernels:
         ids = logits.new_empty(len(logits), dtype=torch.int64)
         argmax(ids, logits.contiguous())
         return ids
+
+
+def _narrow_side(projection: Linear, x: Tensor, group: AdapterGroup, rows: AdapterRows) -> tuple[Tensor, Tensor]:
+    """The base projection [T, out] and the intermediates [parts, T, H, slices, R] that `check_delta` describes."""
+    num_slices, max_rank = group.a.shape[1:3]
+    joined = group.joined_with(rows.num_joined)
+    if joined is not None:
+        whole = linear(joined, x).contiguous()
+        y, h = torch.split(whole, [group.b.shape[1], whole.shape[1] - group.b.shape[1]], dim=1)
+        return y, h.view(1, len(x), rows.num_joined, num_slices, max_rank)
+    parts = num_parts(len(x), x.shape[1], rows.chunk_size)
+    h = group.intermediate(parts * len(x)).view(parts, len(x), num_slices, max_rank)
+    lora_shrink(h, x, group.a, group.ranks, *rows.segments.arrays, chunk_size=rows.chunk_size)
+    return linear(projection, x).contiguous(), h[:, :, None]

@@ -2,20 +2,18 @@
 
 Owned by the ModelRunner. A graph reads its indices from one fixed buffer and leaves its outputs at fixed addresses, valid until the
 next replay. Steps without adapters have graphs of their own, so that they pay nothing for a bank; those with adapters have one for
-each chunk size, and fit any mix of adapters.
+each way in which adapters are computed, and fit any mix of adapters.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from services.generator.core.plan import StepPlan
-from services.generator.core.slots import NO_ADAPTER
-from services.generator.kernels.lora_segments import chunk_size_for
+from services.generator.runner.lora_shape import LoraShapes
 from services.generator.runner.step_layout import StepLayout, StepShape, decode_shape
 from shared.modeling.transfers import copy_into
 
@@ -63,18 +61,19 @@ class DecodeGraphs:
 
     Args:
         max_rows: the most decode rows of a step.
-        has_bank: whether rows may have adapters.
+        lora: how adapters of rows may be computed; None where there are none.
     """
 
     def __init__(
-        self, compute: Compute, make_layout: MakeLayout, max_rows: int, device: torch.device, *, has_bank: bool
+        self, compute: Compute, make_layout: MakeLayout, max_rows: int, device: torch.device, lora: LoraShapes | None
     ) -> None:
         self._sizes = graph_sizes(max_rows)
-        layouts = [make_layout(shape) for shape in _shapes(self._sizes, has_bank)]
+        self._lora = lora
+        layouts = [make_layout(shape) for shape in _shapes(self._sizes, lora)]
         self._packed = torch.zeros(max(layout.borders()[-1] for layout in layouts), dtype=torch.int32, device=device)
         pool = torch.cuda.graph_pool_handle()
         self._graphs = {  # the largest first, so that the others find memory for theirs
-            (layout.shape.num_rows, layout.shape.lora_chunk): self._capture(compute, layout, pool)
+            (layout.shape.num_rows, layout.shape.lora): self._capture(compute, layout, pool)
             for layout in reversed(layouts)
         }
 
@@ -97,7 +96,8 @@ class DecodeGraphs:
         if plan.num_decodes < num_rows or num_rows > self._sizes[-1]:
             return None
         size = next(size for size in self._sizes if size >= num_rows)
-        return self._graphs[size, lora_chunk_for(plan, size)]
+        lora = None if self._lora is None else self._lora.of_plan(plan, size)
+        return self._graphs[size, lora]
 
     def _capture(self, compute: Compute, layout: StepLayout, pool: Any) -> CapturedStep:
         packed = self._packed[: layout.borders()[-1]]
@@ -117,15 +117,9 @@ def graph_sizes(max_rows: int) -> list[int]:
     return [*(size for size in sizes if size < max_rows), max_rows]
 
 
-def lora_chunk_for(plan: StepPlan, num_rows: int) -> int | None:
-    """The chunk size for a plan's adapters in a step of `num_rows` tokens; None where it has no adapter."""
-    slots = np.unique(plan.adapter_slots[plan.adapter_slots != NO_ADAPTER])
-    return chunk_size_for(num_rows, len(slots)) if len(slots) else None
-
-
-def _shapes(sizes: list[int], has_bank: bool) -> Iterator[StepShape]:
+def _shapes(sizes: list[int], lora: LoraShapes | None) -> Iterator[StepShape]:
     for size in sizes:
         yield decode_shape(size, None)
-        if has_bank:
-            for chunk in sorted({chunk_size_for(size, count) for count in range(1, size + 1)}):
-                yield decode_shape(size, chunk)
+        if lora is not None:
+            for lora_shape in lora.of_decodes(size):
+                yield decode_shape(size, lora_shape)

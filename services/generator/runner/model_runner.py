@@ -5,7 +5,6 @@ Called by the engine loop, which owns the order of steps. Owns all device tensor
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import product
 
 import numpy as np
 import torch
@@ -16,13 +15,13 @@ from services.generator.core.launch import Launch
 from services.generator.core.plan import IntArray, StepPlan, StepResult, features_of
 from services.generator.core.request import SamplingParams
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
-from services.generator.kernels.lora_segments import CHUNK_SIZES
 from services.generator.layers.backends import Backends, make_attention, make_kernels
 from services.generator.layers.forward_batch import AdapterRows, ForwardBatch
 from services.generator.runner.adapter_storage import AdapterStorage
-from services.generator.runner.decode_graphs import DecodeGraphs, StepOutputs, lora_chunk_for
+from services.generator.runner.decode_graphs import DecodeGraphs, StepOutputs
 from services.generator.runner.encoder_cache import EncoderCache
 from services.generator.runner.kv_cache_pool import KVCachePool
+from services.generator.runner.lora_shape import LoraShape, LoraShapes
 from services.generator.runner.reference_inputs import adapter_groups, attention_groups
 from services.generator.runner.row_tables import RowTables
 from services.generator.runner.sampler import Logprobs, LogprobsCopy, Sampler, logprobs_of
@@ -104,6 +103,7 @@ class ModelRunner:
         self._encoder_cache = encoder_cache
         self._bank = None if adapters is None else adapters.bank
         self._num_slots = 0 if self._bank is None else self._bank.num_slots
+        self._lora = None if self._bank is None else LoraShapes(self._bank.num_slots, self._bank.max_rank)
         self._adapted_head = None if self._bank is None else self._bank.group(HEAD_KEY)
         self._device = device
         self._limits = limits
@@ -133,23 +133,24 @@ class ModelRunner:
     def warm_up(self) -> None:
         """Run steps of nothing but padding, so that all kernels are compiled before the first request comes."""
         most = self._limits.max_num_batched_tokens
-        chunks = [None, *sorted({size for _, size in CHUNK_SIZES})] if self._num_slots else [None]
-        for num_tokens, lora_chunk in product([*(size for size in WARM_UP_SIZES if size < most), most], chunks):
-            self._run_padding(StepShape(num_tokens, 1, 2, 1, lora_chunk))
+        for num_tokens in [*(size for size in WARM_UP_SIZES if size < most), most]:
+            for lora in [None, *(self._lora.of_tokens(num_tokens) if self._lora else [])]:
+                self._run_padding(StepShape(num_tokens, 1, 2, 1, lora))
 
     @torch.inference_mode()
     def capture_graphs(self) -> None:
         """Capture decode steps, so that they take one launch each; all that is in the cache may be overwritten."""
         max_rows = min(self._limits.max_num_seqs, self._limits.max_num_batched_tokens)
-        has_bank = self._num_slots > 0
-        self._graphs = DecodeGraphs(self.compute, self._layout, max_rows, self._device, has_bank=has_bank)
+        self._graphs = DecodeGraphs(self.compute, self._layout, max_rows, self._device, self._lora)
 
     @torch.inference_mode()
     def run_largest_step(self) -> None:
         """Run as many tokens and rows as there may be, sampled with everything there is; for measuring memory."""
         num_tokens = self._limits.max_num_batched_tokens
         num_rows = min(self._limits.max_num_seqs, num_tokens)
-        outputs = self._run_padding(StepShape(num_tokens, 0, num_rows, num_rows, 1 if self._num_slots else None))
+        outputs = self._run_padding(
+            StepShape(num_tokens, 0, num_rows, num_rows, LoraShape(1, 0) if self._lora else None)
+        )
         features = features_of(
             SamplingParams(max_tokens=1, temperature=1.0, top_p=0.5, presence_penalty=1.0, logprobs=1)
         )
@@ -219,8 +220,8 @@ class ModelRunner:
 
     def _layout_of(self, plan: StepPlan) -> StepLayout:
         """The layout that holds a plan exactly."""
-        lora_chunk = lora_chunk_for(plan, plan.num_tokens)
-        shape = StepShape(plan.num_tokens, plan.num_decodes, len(plan.rows), len(plan.sampled), lora_chunk)
+        lora = None if self._lora is None else self._lora.of_plan(plan, plan.num_tokens)
+        shape = StepShape(plan.num_tokens, plan.num_decodes, len(plan.rows), len(plan.sampled), lora)
         return self._layout(shape)
 
     def _layout(self, shape: StepShape) -> StepLayout:

@@ -21,7 +21,7 @@ def make_forward_batch(
     Args:
         packed: int32, what `layout.pack` made, on the device.
     """
-    arrays, shape, segments = layout.split(packed), layout.shape, layout.segments
+    arrays, shape = layout.split(packed), layout.shape
     token_ids, slot_mapping = kernels.step_indices(
         arrays.token_ids,
         arrays.positions,
@@ -44,6 +44,13 @@ def make_forward_batch(
             cu_query_lens=arrays.cu_query_lens,
             tiles=arrays.tiles.view(2, -1),
         ),
-        adapters=None if segments is None else AdapterRows(segments.split(arrays.lora), segments.chunk_size, []),
+        adapters=_adapter_rows(arrays.lora, layout),
         groups=[],
     )
+
+
+def _adapter_rows(packed: Tensor, layout: StepLayout) -> AdapterRows | None:
+    segments, lora = layout.segments, layout.shape.lora
+    if segments is None or lora is None:
+        return None
+    return AdapterRows(segments.split(packed), lora.chunk_size, lora.num_joined, [])

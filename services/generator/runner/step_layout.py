@@ -13,8 +13,9 @@ import numpy as np
 
 from services.generator.core.plan import NUM_AXES, TOKEN_ON_DEVICE, IntArray, StepPlan
 from services.generator.core.slots import NO_ADAPTER
-from services.generator.kernels.lora_segments import SegmentLayout
+from services.generator.kernels.lora_segments import SegmentLayout, max_adapters_for
 from services.generator.kernels.query_tiles import NO_ROW, max_query_tiles, query_tiles
+from services.generator.runner.lora_shape import LoraShape
 
 PADDING_TOKEN = TOKEN_ON_DEVICE - 1
 """Stands in the packed token ids for a token that only fills a graph."""
@@ -30,19 +31,19 @@ class StepShape(NamedTuple):
         num_decodes: rows with one token each, which come first.
         num_rows: all rows (S).
         num_sampled: rows that sample (N).
-        lora_chunk: rows of a chunk of `LoraSegments`; None where no row has an adapter.
+        lora: how adapters are computed; None where no row has one.
     """
 
     num_tokens: int
     num_decodes: int
     num_rows: int
     num_sampled: int
-    lora_chunk: int | None
+    lora: LoraShape | None
 
 
-def decode_shape(num_rows: int, lora_chunk: int | None) -> StepShape:
+def decode_shape(num_rows: int, lora: LoraShape | None) -> StepShape:
     """A step of `num_rows` decode rows and nothing else."""
-    return StepShape(num_rows, num_rows, num_rows, num_rows, lora_chunk)
+    return StepShape(num_rows, num_rows, num_rows, num_rows, lora)
 
 
 class StepArrays(NamedTuple, Generic[ArrayT]):
@@ -91,8 +92,11 @@ class StepLayout:
     @property
     def segments(self) -> SegmentLayout | None:
         """Layout of the part about adapters."""
-        chunk = self.shape.lora_chunk
-        return None if chunk is None else SegmentLayout(self.shape.num_tokens, self.num_slots, chunk)
+        if self.shape.lora is None:
+            return None
+        num_tokens, chunk_size = self.shape.num_tokens, self.shape.lora.chunk_size
+        max_adapters = min(self.num_slots, max_adapters_for(num_tokens, chunk_size))
+        return SegmentLayout(num_tokens, max_adapters, chunk_size)
 
     @property
     def num_tiles(self) -> int:

@@ -6,6 +6,7 @@ Made by the ModelRunner once per step. Owns nothing.
 from torch import Tensor
 
 from services.generator.adapters.modules import EMBEDDING_KEY
+from services.generator.layers.adapter_group import AdapterGroup
 from services.generator.layers.backends import Attention, LayerKernels
 from services.generator.layers.forward_batch import ForwardBatch
 from services.generator.runner.adapter_bank import AdapterBank
@@ -37,8 +38,11 @@ class StepOps(DecoderOps):
 
     def project(self, layer: int, group: str, linear: Linear, x: Tensor) -> Tensor:
         """Base projection of every row at once, and each row's adapter."""
-        adapters = None if self._bank is None else self._bank.group((layer, group))
-        return self._kernels.project(linear, x, adapters, self._batch.adapters)
+        return self._kernels.project(linear, x, self._group(layer, group), self._batch.adapters)
+
+    def gate(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
+        """The same, and the activation of the MLP."""
+        return self._kernels.gate(layer.gate_up, x, self._group(index, "gate_up"), self._batch.adapters)
 
     def attend(self, index: int, layer: DecoderLayer, qkv: Tensor) -> Tensor:
         """Attention over the paged cache."""
@@ -48,6 +52,5 @@ class StepOps(DecoderOps):
         """Residual sum and its norm."""
         return self._kernels.add_norm(residual, x, weight, eps)
 
-    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
-        """Activation of the MLP."""
-        return self._kernels.silu_and_mul(gate_up)
+    def _group(self, layer: int, name: str) -> AdapterGroup | None:
+        return None if self._bank is None else self._bank.group((layer, name))

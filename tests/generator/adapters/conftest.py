@@ -12,8 +12,11 @@ from transformers import AutoModelForCausalLM
 from services.generator.adapters.modules import AdapterTarget, GroupKey, group_shapes, outer_shapes
 from services.generator.adapters.packed import PackedAdapter
 from shared.modeling.config import read_decoder_config
+from shared.modeling.decoder import DecoderWeights
+from shared.modeling.decoder_loader import load_decoder
 from tests.shared.modeling.tiny_decoder import save_tiny
 
+CPU = torch.device("cpu")
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -54,6 +57,13 @@ def target_of(base: Path, dtype: torch.dtype = torch.float32) -> AdapterTarget:
         foreign=() if config.vision is None else config.vision.foreign,
         base_folder=base,
     )
+
+
+def weights_of(target: AdapterTarget, device: torch.device = CPU) -> DecoderWeights:
+    """The base's own, in the bank's dtype."""
+    folder = target.base_folder
+    config = read_decoder_config(json.loads((folder / "config.json").read_text()))
+    return load_decoder(folder, config, target.dtype, device)
 
 
 def groups_of(adapter: PackedAdapter, target: AdapterTarget) -> dict[GroupKey, SimpleNamespace]:

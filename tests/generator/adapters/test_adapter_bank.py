@@ -6,7 +6,8 @@ import torch
 from services.generator.adapters.peft_folder import load_adapter
 from services.generator.core.specs import AdapterBankSpec
 from services.generator.runner.adapter_bank import AdapterBank
-from tests.generator.adapters.conftest import ALL, groups_of, make_adapter, target_of
+from shared.modeling.decoder import linear
+from tests.generator.adapters.conftest import ALL, groups_of, make_adapter, target_of, weights_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),
@@ -52,7 +53,7 @@ def check_slot(bank, slot, adapter, target):
 
 
 def test_a_slot_holds_the_last_adapter_and_the_others_theirs(adapters, target):
-    bank = AdapterBank(target.banked_stacks(), AdapterBankSpec(3, 8, 16), torch.float32, torch.device("cpu"))
+    bank = AdapterBank(target.banked_stacks(), AdapterBankSpec(3, 8, 16), weights_of(target))
     holds = {}
     for slot, index in [(0, 0), (1, 1), (2, 2), (1, 0), (0, 1), (1, 2), (2, 1), (0, 2)]:
         bank.install(slot, adapters[index])
@@ -61,9 +62,29 @@ def test_a_slot_holds_the_last_adapter_and_the_others_theirs(adapters, target):
             check_slot(bank, each, adapters[held], target)
 
 
+@pytest.mark.parametrize("num_slots", [1, 2, 3])
+def test_one_product_gives_a_projection_and_the_narrow_side_of_the_first_slots(base, num_slots, tmp_path):
+    """Also of a family whose projections have biases, which that side has not."""
+    target = target_of(base)
+    plain, weights = weights_of(target), weights_of(target)
+    bank = AdapterBank(target.banked_stacks(), AdapterBankSpec(3, 8, 16), weights)
+    adapter = load_adapter(make_adapter(base, tmp_path, r=8), target)
+    for slot in range(3):
+        bank.install(slot, adapter)
+    for level, (before, after) in enumerate(zip(plain.layers, weights.layers, strict=True)):
+        for name in ("qkv", "o", "gate_up", "down"):
+            group, was, now = bank.group((level, name)), getattr(before, name), getattr(after, name)
+            assert torch.equal(now.weight, was.weight)
+            assert now.weight.data_ptr() == group.joined.weight.data_ptr()
+            x = torch.randn(5, was.weight.shape[1])
+            out = linear(group.joined_with(num_slots), x)
+            narrow = torch.einsum("ti,sjri->tsjr", x, group.a[:num_slots])
+            torch.testing.assert_close(out, torch.cat([linear(was, x), narrow.flatten(1)], dim=1))
+
+
 def test_groups_stay_where_they_are_and_are_alike_to_kernels(adapters, target):
     """A graph has their addresses; entries of a group begin at 16 bytes, or a kernel would be compiled for each way they lie."""
-    bank = AdapterBank(target.banked_stacks(), AdapterBankSpec(3, 8, 16), torch.float32, torch.device("cpu"))
+    bank = AdapterBank(target.banked_stacks(), AdapterBankSpec(3, 8, 16), weights_of(target))
     keys = [key for stack in target.banked_stacks().values() for key in stack.keys]
 
     def addresses():
