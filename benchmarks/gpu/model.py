@@ -5,10 +5,14 @@ Weights of the model are made in place when it is loaded; those of adapters are 
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
+
+from services.generator.adapters.modules import group_shapes
+from shared.modeling.config import read_decoder_config
 
 VOCAB_SIZE = 128_256
 CONFIG = {
@@ -26,46 +30,54 @@ CONFIG = {
     "rope_theta": 500_000.0,
     "tie_word_embeddings": False,
 }
-HIDDEN, INNER, KV = 4096, 14336, 1024
-SHAPES = {
-    "self_attn.q_proj": (HIDDEN, HIDDEN),
-    "self_attn.k_proj": (HIDDEN, KV),
-    "self_attn.v_proj": (HIDDEN, KV),
-    "self_attn.o_proj": (HIDDEN, HIDDEN),
-    "mlp.gate_proj": (HIDDEN, INNER),
-    "mlp.up_proj": (HIDDEN, INNER),
-    "mlp.down_proj": (INNER, HIDDEN),
+TINY = CONFIG | {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
 }
-"""(in, out) of each projection."""
+"""The same in small, for trying a benchmark without a GPU."""
 
 
-def write_model(folder: Path) -> Path:
+def write_model(folder: Path, config: dict[str, Any] = CONFIG) -> Path:
     """A folder without weights, whose tokenizer has a word for each id."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     words = {f"w{index} ": index for index in range(VOCAB_SIZE)}
     Tokenizer(models.WordLevel(words, unk_token="w0 ")).save(str(folder / "tokenizer.json"))
     return folder
 
 
-def write_adapter(folder: Path, rank: int, seed: int) -> Path:
+def write_adapter(folder: Path, rank: int, seed: int, config: dict[str, Any] = CONFIG, device: str = "cuda") -> Path:
     """An adapter on all seven projections; 83.9 MB at rank 16."""
     folder.mkdir(parents=True)
-    config = {
+    shapes = _shapes(config)
+    settings = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "r": rank,
         "lora_alpha": 2 * rank,
-        "target_modules": [name.rpartition(".")[2] for name in SHAPES],
+        "target_modules": [name.rpartition(".")[2] for name in shapes],
     }
-    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    random = torch.Generator("cuda").manual_seed(seed)
+    (folder / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    random = torch.Generator(device).manual_seed(seed)
     tensors = {}
-    for layer in range(CONFIG["num_hidden_layers"]):
-        for name, (width, height) in SHAPES.items():
+    for layer in range(config["num_hidden_layers"]):
+        for name, (width, height) in shapes.items():
             prefix = f"base_model.model.model.layers.{layer}.{name}"
             for part, shape in (("lora_A", (rank, width)), ("lora_B", (height, rank))):
-                values = torch.randn(shape, generator=random, device="cuda") * 0.3 * shape[1] ** -0.5
+                values = torch.randn(shape, generator=random, device=device) * 0.3 * shape[1] ** -0.5
                 tensors[f"{prefix}.{part}.weight"] = values.bfloat16().cpu()
     save_file(tensors, folder / "adapter_model.safetensors")
     return folder
+
+
+def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """(in, out) of each projection of a layer."""
+    groups = group_shapes(read_decoder_config(config)).values()
+    return {
+        module: (group.in_features, size)
+        for group in groups
+        for module, size in zip(group.modules, group.slice_sizes, strict=True)
+    }
