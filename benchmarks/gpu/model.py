@@ -11,6 +11,9 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
+from services.generator.adapters.modules import group_shapes
+from shared.modeling.config import read_decoder_config
+
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -74,14 +77,8 @@ def write_adapter(folder: Path, config: dict[str, Any], rank: int, seed: int) ->
 
 def _projections(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
     """(in, out) of each projection of a layer."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    kv = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
     return {
-        "self_attn.q_proj": (hidden, hidden),
-        "self_attn.k_proj": (hidden, kv),
-        "self_attn.v_proj": (hidden, kv),
-        "self_attn.o_proj": (hidden, hidden),
-        "mlp.gate_proj": (hidden, inner),
-        "mlp.up_proj": (hidden, inner),
-        "mlp.down_proj": (inner, hidden),
+        module: (group.in_features, size)
+        for group in group_shapes(read_decoder_config(config)).values()
+        for module, size in zip(group.modules, group.slice_sizes, strict=True)
     }
