@@ -16,7 +16,7 @@ import torch
 from benchmarks.gpu.check import num_wrong
 from benchmarks.gpu.decode import GREEDY, NUM_STEPS, Workload, in_turn
 from benchmarks.gpu.model import CONFIG, TINY, write_adapter, write_model
-from benchmarks.gpu.results import Results
+from benchmarks.gpu.results import Results, Steps
 from benchmarks.gpu.rows import BANKS, NUM_SLOTS, PREFILL_LEN, Bank
 from benchmarks.kernels.__main__ import current_commit
 from services.generator.llm import LLM
@@ -74,13 +74,16 @@ def _bank_settings(bank: Bank, adapters: dict[str, Path]) -> dict[str, Any]:
 
 
 def _time(results: Results, bank: Bank, llm: LLM, workload: Workload, *, num_steps: int) -> None:
+    def launches() -> Steps:
+        return llm.stats.num_steps
+
     for row in bank.decodes:
         time_steps = partial(workload.step_ms, row.num_rows, row.adapters, num_steps=num_steps)
-        results.measure(llm, row.name, time_steps, floor=row.floor, vllm=row.vllm, goal=row.goal)
+        results.measure(launches, row.name, time_steps, floor=row.floor, vllm=row.vllm, goal=row.goal)
     for prefill in bank.prefills:
         time_prefill = partial(workload.prefill_rate, prefill.num_prompts, PREFILL_LEN, prefill.adapters)
         compared = {"limit": prefill.limit, "vllm": prefill.vllm, "goal": prefill.goal}
-        results.measure(llm, prefill.name, time_prefill, **compared)
+        results.measure(launches, prefill.name, time_prefill, **compared)
 
 
 def _check(model: Path, prompts: list[list[int]], outputs: list[list[int]], folders: list[Path | None]) -> None:

@@ -4,7 +4,7 @@ import fnmatch
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +12,8 @@ import torch
 import triton
 
 from services.generator.core.launch import Launch
-from services.generator.llm import LLM
+
+Steps = Mapping[Launch, int]
 
 
 class Results:
@@ -31,13 +32,19 @@ class Results:
         """Whether the row is asked for."""
         return fnmatch.fnmatch(name, self._pattern)
 
-    def measure(self, llm: LLM, name: str, work: Callable[[], float], **compared: float | None) -> None:
-        """Run the work of a row that is wanted and keep what it answers, with the steps that it took."""
+    def measure(
+        self, num_steps: Callable[[], Steps], name: str, work: Callable[[], float], **compared: float | None
+    ) -> None:
+        """Run the work of a row that is wanted and keep what it answers, with the steps that it took.
+
+        Args:
+            num_steps: the engine's counts so far.
+        """
         if not self.wants(name):
             return
-        before = llm.stats.num_steps
+        before = num_steps()
         value = work()
-        self._steps[name] = Counter(llm.stats.num_steps) - Counter(before)
+        self._steps[name] = Counter(num_steps()) - Counter(before)
         self.add(name, value, **compared)
 
     def add(self, name: str, value: float, **compared: float | None) -> None:
@@ -50,7 +57,7 @@ class Results:
         """The medians of now, over those of earlier runs for other rows, and a line for each row in the history."""
         folder.mkdir(parents=True, exist_ok=True)
         latest = folder / "h200-latest.json"
-        kept = json.loads(latest.read_text(encoding="utf-8")) if latest.exists() and self._pattern != "*" else {}
+        kept = json.loads(latest.read_text(encoding="utf-8")) if latest.exists() else {}
         latest.write_text(json.dumps({**kept, **self.medians}, indent=1) + "\n", encoding="utf-8")
         about = {"commit": commit, **_machine()}
         with (folder / "generator-gpu.jsonl").open("a", encoding="utf-8") as file:

@@ -14,7 +14,7 @@ import numpy as np
 from services.generator.core.slots import NO_ADAPTER
 from services.generator.kernels.chunks import IntArray, cut_chunks, max_chunks
 
-CHUNK_SIZES = ((7, 1), (127, 16), (1 << 30, 64))
+CHUNK_SIZES: tuple[tuple[int, int], ...] = ((7, 1), (127, 16), (1 << 30, 64))
 """(up to so many rows an adapter, chunk size). H200, 2026-11-30."""
 
 ArrayT = TypeVar("ArrayT")

@@ -1,0 +1,110 @@
+"""`python -m benchmarks.gpu.over_http`: the 64-row steps of the table once more, as clients of the service see them.
+
+Starts `services.generator` with the table's model and streams 64 completions at once from this process, so that the figures hold
+the API process, two sockets and the client's own work too. `--tiny` tries the program without a GPU and writes nothing.
+"""
+
+import argparse
+import asyncio
+import json
+import re
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.decode import GREEDY, NUM_STEPS, PROMPT_LEN, in_turn, random_prompts, step_ms
+from benchmarks.gpu.model import CONFIG, TINY, write_adapter, write_model
+from benchmarks.gpu.results import Results
+from benchmarks.gpu.rows import ADAPTERS, NUM_SLOTS
+from benchmarks.kernels.__main__ import current_commit
+from benchmarks.serving.services import running, service
+from services.generator.core.launch import Launch
+
+NUM_ROWS = 64
+ROWS = {"base, B=64 over HTTP": {}, f"{NUM_SLOTS} adapters, B=64 over HTTP": ADAPTERS}
+"""name: rank of each adapter by its name."""
+
+
+def main() -> None:
+    """Run both rows."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.over_http", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    parser.add_argument("--rows", default="*HTTP", help="pattern for the names of rows")
+    parser.add_argument("--commit", default=current_commit(), help="what the rows say they measured")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model; the figures mean nothing and are not kept")
+    options = parser.parse_args()
+    results = Results(options.rows)
+    for name, ranks in ROWS.items():
+        if results.wants(name):
+            _run(results, name, ranks, is_tiny=options.tiny)
+    if not options.tiny:
+        results.write(options.out, options.commit)
+
+
+def _run(results: Results, row: str, ranks: dict[str, int], *, is_tiny: bool) -> None:
+    config, num_steps = (TINY, 4) if is_tiny else (CONFIG, NUM_STEPS)
+    with tempfile.TemporaryDirectory(prefix="trivium-bench-") as folder:
+        model = write_model(Path(folder) / "model", config)
+        lora = [
+            f"{name}={write_adapter(Path(folder) / name, config, rank, i)}"
+            for i, (name, rank) in enumerate(ranks.items())
+        ]
+        generator = service("generator", *_flags(model, lora))
+        names = [name or model.name for name in in_turn(list(ranks), NUM_ROWS)]
+        with running(generator):
+
+            def seconds(num_tokens: int) -> float:
+                return asyncio.run(_answer_all(generator.port, names, config, num_tokens))
+
+            results.measure(lambda: _num_steps(generator.url), row, lambda: step_ms(seconds, num_steps=num_steps))
+
+
+def _flags(model: Path, lora: Sequence[str]) -> list[str]:
+    flags = ["--model", str(model), "--load-format", "dummy", "--dtype", "bfloat16", "--max-num-seqs", str(NUM_ROWS)]
+    flags += ["--max-model-len", "4096", "--gpu-memory-utilization", "0.75", "--log-level", "warning"]
+    bank = ["--max-loras", str(NUM_SLOTS), "--max-lora-rank", str(max(ADAPTERS.values()))]
+    return flags + bank + [part for each in lora for part in ("--lora", each)] if lora else flags
+
+
+async def _answer_all(port: int, names: Sequence[str], config: dict[str, Any], num_tokens: int) -> float:
+    """Seconds until the last of the streams has ended."""
+    prompts = random_prompts(len(names), PROMPT_LEN, config["vocab_size"])
+    requests = [_request(name, prompt, num_tokens) for name, prompt in zip(names, prompts, strict=True)]
+    began = time.perf_counter()
+    answers = await asyncio.gather(*(_answer(port, request) for request in requests))
+    seconds = time.perf_counter() - began
+    for answer in answers:
+        counts = re.findall(rb'"completion_tokens": ?(\d+)', answer)
+        if b"data: [DONE]" not in answer or not counts or int(counts[-1]) != num_tokens:
+            raise RuntimeError(f"not {num_tokens} tokens: {answer[-500:]!r}")
+    return seconds
+
+
+def _request(name: str, prompt: list[int], num_tokens: int) -> bytes:
+    stream = {"stream": True, "stream_options": {"include_usage": True}}
+    body = json.dumps({"model": name, "prompt": prompt, "max_tokens": num_tokens, **GREEDY, **stream}).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def _answer(port: int, request: bytes) -> bytes:
+    """All bytes of the answer: a client that does less than any other, so that it is the service that is timed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def _num_steps(url: str) -> dict[Launch, int]:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as response:
+        text = response.read().decode()
+    found = re.findall(r'^trivium_generator_steps_total\{launch="(\w+)"\} (\S+)$', text, re.MULTILINE)
+    return {Launch(launch): int(float(count)) for launch, count in found}
+
+
+if __name__ == "__main__":
+    main()
