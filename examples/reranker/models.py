@@ -101,5 +101,5 @@ class CrossEncoder:
     def save(self, folder: Path) -> None:
         """The delta with the head, as peft writes them, in half precision."""
         self.model.peft_config["default"].base_model_name_or_path = BASE_NAME
-        self.model.half().save_pretrained(folder)
+        self.model.half().save_pretrained(folder, save_embedding_layers=False)
         (folder / "README.md").unlink(missing_ok=True)
