@@ -14,6 +14,7 @@ from torch.nn import functional
 from shared.modeling.batch_attention import BatchAttention
 from shared.modeling.bert_families import BertFamily
 from shared.modeling.encoder_layers import ACTIVATIONS, Activation, LayerNorm
+from shared.modeling.flash_attention import can_flash
 from shared.modeling.linear import LinearLayer
 from shared.modeling.ragged import RaggedBatch
 from shared.modeling.relative_bias import RelativeBias
@@ -161,6 +162,7 @@ class BertEncoder:
         self.max_positions = config.max_positions
         self.hidden_size = config.hidden_size
         self.num_token_types = config.num_token_types
+        self.has_padding = bias is not None or not can_flash(embeddings.words, config.hidden_size // config.num_heads)
         self._num_heads = config.num_heads
         self._embeddings = embeddings
         self._layers = layers

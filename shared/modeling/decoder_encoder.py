@@ -43,6 +43,7 @@ class DecoderEncoder:
         self.vocab_size = config.vocab_size
         self.max_positions = config.context_len
         self.hidden_size = config.hidden_size
+        self.has_padding = not can_flash(table, config.head_dim)
         self._config = config
         self._weights = weights
         self._table = table

@@ -15,14 +15,14 @@ _MAX_HEAD_DIM = 256
 _FIRST_CAPABILITY = (8, 0)
 
 
-def can_flash(qkv: Tensor, head_dim: int) -> bool:
-    """Whether there is a kernel for tensors like this one."""
+def can_flash(tensor: Tensor, head_dim: int) -> bool:
+    """Whether there is a kernel for heads of this size, on the device and in the dtype of `tensor`."""
     return (
-        qkv.is_cuda
-        and qkv.dtype in _HALF
+        tensor.is_cuda
+        and tensor.dtype in _HALF
         and head_dim % 8 == 0
         and head_dim <= _MAX_HEAD_DIM
-        and torch.cuda.get_device_capability(qkv.device) >= _FIRST_CAPABILITY
+        and torch.cuda.get_device_capability(tensor.device) >= _FIRST_CAPABILITY
     )
 
 

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from shared.modeling.batch_attention import BatchAttention
 from shared.modeling.encoder_layers import Activation, LayerNorm
+from shared.modeling.flash_attention import can_flash
 from shared.modeling.linear import LinearLayer
 from shared.modeling.modernbert_config import ModernBertConfig
 from shared.modeling.ragged import RaggedBatch
@@ -63,6 +64,7 @@ class ModernBertEncoder:
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
         self.hidden_size = config.hidden_size
+        self.has_padding = not can_flash(words, config.head_dim)
         self._config = config
         self._words = words
         self._first_norm, self._last_norm = norms
