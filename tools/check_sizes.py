@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tools.source_files import ROOT, source_files
 
-KERNELS = "services/generator/kernels/"
+KERNELS = ("services/generator/kernels/", "shared/modeling/kernels/")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from services.reranker.scorers import Activation, BiEncoderScorer, Labeler, PairScorer, Scoring
 from services.reranker.settings import RerankerSettings
-from shared.batching.model_thread import BatchModel, Rows
+from shared.batching.model_thread import BatchModel, ForwardSpec, Launched
 from shared.observability.logging import get_logger
 from shared.settings.errors import ModelFolderError, StartError
 from shared.settings.model_folder import find_model_folder, read_json, read_json_list
@@ -29,13 +29,13 @@ class ScoringModel:
     preparer: Scoring
 
     @property
-    def max_batch_tokens(self) -> int:
+    def forward(self) -> ForwardSpec:
         """See `BatchModel`."""
-        return self.model.max_batch_tokens
+        return self.model.forward
 
-    def run(self, batch: Sequence[Any]) -> Rows:
+    def launch(self, batch: Sequence[Any]) -> Launched:
         """See `BatchModel`."""
-        return self.model.run(batch)
+        return self.model.launch(batch)
 
 
 def load_scoring_model(settings: RerankerSettings) -> ScoringModel:

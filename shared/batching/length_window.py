@@ -1,8 +1,9 @@
-"""Which waiting sequences go into the next padded batch: neighbours in length around the one that must go.
+"""Which waiting sequences go into the next batch: neighbours in length around the one that must go.
 
 Called by WaitingLine. A pure function of lengths, so that its promises can be tested without threads or models.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -13,14 +14,14 @@ class BatchLimits:
     """What one forward may hold.
 
     Attributes:
-        max_tokens: sequences times the longest of them, so padding counts.
+        max_tokens: sequences times the longest of them, so padding counts; without padding their sum.
         max_rows: sequences.
-        max_padding_share: padding as a share of the padded batch, 0 to 1.
+        max_padding_share: padding as a share of the padded batch, 0 to 1; None for a model that does not pad.
     """
 
     max_tokens: int
     max_rows: int
-    max_padding_share: float
+    max_padding_share: float | None
 
 
 def choose_window(lengths: Sequence[int], anchor: int, limits: BatchLimits) -> tuple[int, int]:
@@ -39,16 +40,24 @@ def choose_window(lengths: Sequence[int], anchor: int, limits: BatchLimits) -> t
     sums = list(accumulate(lengths, initial=0))
     best, best_tokens = (anchor, anchor + 1), lengths[anchor]
     for end in range(anchor + 1, len(lengths) + 1):
-        longest = lengths[end - 1]
-        max_rows = min(limits.max_rows, limits.max_tokens // longest)
-        if max_rows < end - anchor:
+        first = _first_allowed(sums, lengths[end - 1], anchor, end, limits)
+        if first is None:
             break
-        min_density = longest * (1 - limits.max_padding_share)
-        first = _first_dense(sums, max(0, end - max_rows), anchor, end, min_density)
         tokens = sums[end] - sums[first]
         if first <= anchor and tokens > best_tokens:
             best, best_tokens = (first, end), tokens
     return best
+
+
+def _first_allowed(sums: Sequence[int], longest: int, anchor: int, end: int, limits: BatchLimits) -> int | None:
+    """The lowest start of a window that ends at `end`, beyond `anchor` if padding forbids; None if no longer window fits either."""
+    if limits.max_padding_share is None:
+        first = max(0, end - limits.max_rows, bisect_left(sums, sums[end] - limits.max_tokens))
+        return first if first <= anchor else None
+    max_rows = min(limits.max_rows, limits.max_tokens // longest)
+    if max_rows < end - anchor:
+        return None
+    return _first_dense(sums, max(0, end - max_rows), anchor, end, longest * (1 - limits.max_padding_share))
 
 
 def _first_dense(sums: Sequence[int], low: int, high: int, end: int, min_density: float) -> int:

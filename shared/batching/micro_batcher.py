@@ -6,7 +6,7 @@ It decides what runs when and must not know what a row means. No torch here, and
 A batch that fails is run again request by request, so that only the one at fault fails.
 
 A request's way: 1 it waits, bounded in tokens → 2 its sequences are taken with others of like length (`WaitingLine`) →
-3 the batch goes to the thread, one ahead of the running one where enough waits → 4 its rows go back into the request's
+3 the batch goes to the thread, one ahead of those that run where enough waits → 4 its rows go back into the request's
 order → 5 it is answered, once.
 """
 
@@ -176,14 +176,17 @@ class MicroBatcher(Generic[Model]):
 
     def _pump(self) -> None:
         """Hand over what may run now: a batch for a free model, and one ahead for a busy one if it can be full."""
-        while self._again and len(self._running) < 2:
+        if self._model is None:
+            return
+        forward = self._model.forward
+        while self._again and len(self._running) <= forward.max_in_flight:
             self._submit(self._again.popleft())
-        while self._model is not None and len(self._line) > 0 and len(self._running) < 2:
-            limits = BatchLimits(self._model.max_batch_tokens, self._spec.max_rows, self._spec.max_padding_share)
-            is_enough = self._line.num_tokens >= limits.max_tokens
+        while len(self._line) > 0 and len(self._running) <= forward.max_in_flight:
+            is_enough = self._line.num_tokens >= forward.max_tokens
             if not is_enough and (self._running or self._hold()):
                 return
-            self._submit(_Batch(self._line.take(limits)))
+            padding = self._spec.max_padding_share if forward.has_padding else None
+            self._submit(_Batch(self._line.take(BatchLimits(forward.max_tokens, self._spec.max_rows, padding))))
 
     def _submit(self, batch: _Batch) -> None:
         self._running.append(batch)
@@ -246,7 +249,9 @@ class MicroBatcher(Generic[Model]):
 
     def _report(self, batch: _Batch, outcome: Outcome) -> None:
         num_tokens = sum(item.length for item in batch.live)
-        num_padded = len(batch.live) * max(item.length for item in batch.live)
+        num_padded = num_tokens
+        if self.model.forward.has_padding:
+            num_padded = len(batch.live) * max(item.length for item in batch.live)
         rate = num_tokens / max(outcome.forward_s, 1e-6)
         self._tokens_per_s = 0.8 * self._tokens_per_s + 0.2 * rate if self._tokens_per_s else rate
         queue_s = [outcome.started_at - request.submitted_at for request in batch.requests()]

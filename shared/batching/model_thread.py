@@ -1,6 +1,7 @@
 """The one named thread that owns a model: loads it, then runs one batch after another.
 
-Owned by MicroBatcher. Batches come in over one queue; each finished batch goes out as one call on the event loop.
+Owned by MicroBatcher. Batches come in over one queue; each finished batch goes out as one call on the event loop. Where a device
+works by itself, the next batch is launched before the one that runs is waited for, so that the device never waits for the host.
 It must not decide what goes into a batch, nor touch what is the event loop's but through `call_soon_threadsafe`.
 """
 
@@ -9,6 +10,7 @@ import contextlib
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -26,16 +28,39 @@ Tokens = Sized
 Rows = np.ndarray[Any, np.dtype[np.float32]]
 
 
+@dataclass(frozen=True)
+class ForwardSpec:
+    """What one forward of a model is like.
+
+    Attributes:
+        max_tokens: tokens it may hold, padding included.
+        has_padding: whether a sequence costs as many tokens as the longest beside it.
+        max_in_flight: forwards that may be launched before the first is waited for; 1 where launching is computing.
+    """
+
+    max_tokens: int
+    has_padding: bool = True
+    max_in_flight: int = 1
+
+
+class Launched(Protocol):
+    """A forward under way."""
+
+    def wait(self) -> Rows:
+        """[sequences, N] float32, in the order of the batch, once they are there."""
+        ...
+
+
 class BatchModel(Protocol):
     """What the thread can own: something that turns a batch of sequences into one row of numbers for each."""
 
     @property
-    def max_batch_tokens(self) -> int:
-        """Tokens one forward may hold, padding included."""
+    def forward(self) -> ForwardSpec:
+        """What its forwards are like."""
         ...
 
-    def run(self, batch: Sequence[Any]) -> Rows:
-        """[len(batch), N] float32, in the order of `batch`, which is not empty."""
+    def launch(self, batch: Sequence[Any]) -> Launched:
+        """Begin the forward of `batch`, which is not empty."""
         ...
 
 
@@ -104,14 +129,25 @@ class ModelThread(Generic[AnyModel, AnyBatch]):
         try:
             model = self._load()
             self._tell(self._on_loaded, model)
-            while (batch := self._inbox.get()) is not None:
-                self._tell(self._on_finished, batch, _run(model, batch))
-                del batch  # its clients' data must not outlive the answer while the thread waits
+            self._serve(model)
         except StartError as error:
             self._tell(self._on_dead, str(error))
         except BaseException as error:
             log.exception("model_thread_died")
             self._tell(self._on_dead, f"the model thread died of {type(error).__name__}")
+
+    def _serve(self, model: BatchModel) -> None:
+        in_flight: deque[tuple[AnyBatch, _Forward]] = deque()
+        busy_until = 0.0
+        while (batch := self._inbox.get()) is not None:
+            in_flight.append((batch, _Forward(model, batch)))
+            while in_flight and (len(in_flight) >= model.forward.max_in_flight or self._inbox.empty()):
+                batch, forward = in_flight.popleft()
+                outcome = forward.finish(busy_until)
+                busy_until = outcome.started_at + outcome.forward_s
+                self._tell(self._on_finished, batch, outcome)
+                del forward, outcome
+            del batch  # its clients' data must not outlive the answer while the thread waits
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
@@ -119,16 +155,34 @@ class ModelThread(Generic[AnyModel, AnyBatch]):
             self._loop.call_soon_threadsafe(callback, *args)
 
 
-def _run(model: BatchModel, batch: Batch) -> Outcome:
-    started_at = time.perf_counter()
-    rows, error = None, None
-    try:
-        sequences = batch.take_live()
-        if sequences:
-            rows = model.run(sequences)
-            if len(rows) != len(sequences):
-                raise InternalError(f"the model gave {len(rows)} rows for {len(sequences)} sequences; this is a bug")
-    except Exception as caught:
-        log.exception("batch_failed")
-        error = caught
-    return Outcome(rows, error, started_at, time.perf_counter() - started_at)
+class _Forward:
+    """One forward, from its launch on; an error of either half is kept for the outcome."""
+
+    def __init__(self, model: BatchModel, batch: Batch) -> None:
+        self._started_at = time.perf_counter()
+        self._launched: Launched | None = None
+        self._error: Exception | None = None
+        try:
+            sequences = batch.take_live()
+            self._num_sequences = len(sequences)
+            if sequences:
+                self._launched = model.launch(sequences)
+        except Exception as error:
+            log.exception("batch_failed")
+            self._error = error
+
+    def finish(self, busy_until: float) -> Outcome:
+        """Wait for the rows; what passed before `busy_until` was the time of the forward before."""
+        rows = None
+        try:
+            if self._launched is not None:
+                rows = self._launched.wait()
+                if len(rows) != self._num_sequences:
+                    raise InternalError(
+                        f"the model gave {len(rows)} rows for {self._num_sequences} sequences; this is a bug"
+                    )
+        except Exception as error:
+            log.exception("batch_failed")
+            rows, self._error = None, error
+        began_at = max(self._started_at, busy_until)
+        return Outcome(rows, self._error, began_at, time.perf_counter() - began_at)

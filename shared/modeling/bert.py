@@ -11,8 +11,10 @@ from typing import Any, Self
 from torch import Tensor
 from torch.nn import functional
 
+from shared.modeling.batch_attention import BatchAttention
 from shared.modeling.bert_families import BertFamily
-from shared.modeling.encoder_layers import ACTIVATIONS, Activation, LayerNorm, attend
+from shared.modeling.encoder_layers import ACTIVATIONS, Activation, LayerNorm
+from shared.modeling.flash_attention import can_flash
 from shared.modeling.linear import LinearLayer
 from shared.modeling.ragged import RaggedBatch
 from shared.modeling.relative_bias import RelativeBias
@@ -104,12 +106,11 @@ class BertLayer:
     down: LinearLayer
     norm: LayerNorm
     activation: Activation
-    num_heads: int
 
-    def __call__(self, x: Tensor, batch: RaggedBatch, mask: Tensor | None) -> Tensor:
-        attended = self.attention_out(attend(self.qkv(x), batch, self.num_heads, mask))
-        x = self.attention_norm(attended.add_(x))
-        return self.norm(self.down(self.activation(self.up(x))).add_(x))
+    def __call__(self, x: Tensor, attend: BatchAttention) -> Tensor:
+        attended = self.attention_out(attend(self.qkv(x)))
+        x = self.attention_norm.of_sum(attended, x)
+        return self.norm.of_sum(self.down(self.activation(self.up(x))), x)
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class BertEmbeddings:
         rows = batch.positions if self.padding_id is None else positions_after(batch, self.padding_id)
         if batch.token_types is not None and len(self.positions) > 1:
             rows = rows + batch.token_types * self.positions.shape[1]
-        return self.norm(x.add_(functional.embedding(rows, self.positions.flatten(0, 1))))
+        return self.norm.of_sum(x, functional.embedding(rows, self.positions.flatten(0, 1)))
 
 
 def positions_after(batch: RaggedBatch, padding_id: int) -> Tensor:
@@ -161,6 +162,8 @@ class BertEncoder:
         self.max_positions = config.max_positions
         self.hidden_size = config.hidden_size
         self.num_token_types = config.num_token_types
+        self.has_padding = bias is not None or not can_flash(embeddings.words, config.hidden_size // config.num_heads)
+        self._num_heads = config.num_heads
         self._embeddings = embeddings
         self._layers = layers
         self._bias = bias
@@ -168,7 +171,8 @@ class BertEncoder:
     def encode(self, batch: RaggedBatch) -> Tensor:
         """Hidden states of the last layer, [T, H]."""
         x = self._embeddings(batch)
-        mask = batch.mask if self._bias is None else self._bias.mask(batch)
+        bias = None if self._bias is None else self._bias.mask(batch)
+        attend = BatchAttention(batch, self._num_heads, bias=bias)
         for layer in self._layers:
-            x = layer(x, batch, mask)
+            x = layer(x, attend)
         return x

@@ -80,7 +80,6 @@ class _BertLoader:
             down=self._linear([prefix + family.down], inner, hidden),
             norm=self._norm(prefix + family.norm),
             activation=ACTIVATIONS[self._config.activation],
-            num_heads=self._config.num_heads,
         )
 
     def _linear(self, names: list[str], num_in: int, num_out: int) -> LinearLayer:

@@ -21,6 +21,7 @@ from shared.modeling.decoder import (
     norm_heads,
 )
 from shared.modeling.decoder_loader import load_decoder
+from shared.modeling.flash_attention import can_flash, flash_attention
 from shared.modeling.ragged import RaggedBatch
 from shared.modeling.rope import apply_rope, rope_table
 from shared.settings.errors import ModelFolderError
@@ -42,6 +43,7 @@ class DecoderEncoder:
         self.vocab_size = config.vocab_size
         self.max_positions = config.context_len
         self.hidden_size = config.hidden_size
+        self.has_padding = not can_flash(table, config.head_dim)
         self._config = config
         self._weights = weights
         self._table = table
@@ -53,23 +55,18 @@ class DecoderEncoder:
 
     def _ops(self, batch: RaggedBatch) -> "_WholeSequences":
         rows = self._table.index_select(0, batch.positions)
-        if not self._is_causal:
-            return _WholeSequences(self._config, batch, rows, [batch.mask], is_causal=False)
-        masks = [_window_mask(batch, window) for window in self._config.windows]
-        return _WholeSequences(self._config, batch, rows, masks, is_causal=True)
+        return _WholeSequences(self._config, batch, rows, is_causal=self._is_causal)
 
 
 class _WholeSequences(DecoderOps):
-    """The decoder's operations for one batch; a mask for each of the config's windows, None for causal alone."""
+    """The decoder's operations for one batch."""
 
-    def __init__(
-        self, config: DecoderConfig, batch: RaggedBatch, rows: Tensor, masks: list[Tensor | None], *, is_causal: bool
-    ) -> None:
+    def __init__(self, config: DecoderConfig, batch: RaggedBatch, rows: Tensor, *, is_causal: bool) -> None:
         self._config = config
         self._batch = batch
         self._rows = rows
-        self._masks = masks
         self._is_causal = is_causal
+        self._masks: dict[int | None, Tensor | None] = {}
 
     def project(self, layer: int, group: str, projection: Linear, x: Tensor) -> Tensor:
         """No adapters here."""
@@ -77,11 +74,20 @@ class _WholeSequences(DecoderOps):
 
     def attend(self, index: int, layer: DecoderLayer, qkv: Tensor) -> Tensor:
         """Each token to those before it in its own sequence, as far as the layer's window goes."""
-        config, batch = self._config, self._batch
-        mask = self._masks[config.layers[index].window_index]
+        config = self._config
+        window = config.windows[config.layers[index].window_index]
         heads = norm_heads(qkv, layer, config).view(len(qkv), -1, config.head_dim)
         qk, v = torch.split(heads, [config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
-        qkv = torch.cat([apply_rope(qk, self._rows), v], dim=1).flatten(1)
+        qk = apply_rope(qk, self._rows)
+        if not can_flash(qk, config.head_dim):
+            return self._attend_padded(torch.cat([qk, v], dim=1).flatten(1), window)
+        q, k = torch.split(qk, [config.num_heads, config.num_kv_heads], dim=1)
+        reach = None if window is None else (window - 1, 0)
+        return flash_attention(q, k, v, self._batch, is_causal=self._is_causal, window=reach)
+
+    def _attend_padded(self, qkv: Tensor, window: int | None) -> Tensor:
+        config, batch = self._config, self._batch
+        mask = self._mask(window)
         padded = batch.pad(qkv).view(batch.num_sequences, batch.max_length, -1, config.head_dim).transpose(1, 2)
         q, k, v = torch.split(padded, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
         is_causal = self._is_causal and mask is None
@@ -89,6 +95,12 @@ class _WholeSequences(DecoderOps):
             q, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=config.num_heads != config.num_kv_heads
         )
         return batch.unpad(attended.transpose(1, 2))
+
+    def _mask(self, window: int | None) -> Tensor | None:
+        """What hides keys besides causality; the layers share it."""
+        if window not in self._masks:
+            self._masks[window] = _window_mask(self._batch, window) if self._is_causal else self._batch.mask
+        return self._masks[window]
 
 
 def _window_mask(batch: RaggedBatch, window: int | None) -> Tensor | None:

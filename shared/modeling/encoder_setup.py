@@ -8,15 +8,18 @@ from pathlib import Path
 
 import torch
 
+from shared.batching.model_thread import ForwardSpec
 from shared.modeling.device import choose_device, choose_dtype
 from shared.modeling.encoders import Encoder, load_encoder
 from shared.modeling.linear import linear_backend
+from shared.modeling.ragged import RaggedBatch
 from shared.settings.encoder import EncoderSettings
 from shared.settings.errors import StartError
 from shared.settings.model_folder import find_model_folder, read_json
 from shared.text.tokenizer import Tokenizer
 
 _BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}
+_IN_FLIGHT = {"cpu": 1, "cuda": 2}
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,6 @@ class EncoderSetup:
 
     Attributes:
         max_tokens: longest sequence, special tokens included.
-        max_batch_tokens: tokens of one forward, padding included.
     """
 
     folder: Path
@@ -34,14 +36,14 @@ class EncoderSetup:
     dtype: torch.dtype
     device: torch.device
     max_tokens: int
-    max_batch_tokens: int
+    forward: ForwardSpec
 
     def describe(self) -> dict[str, object]:
         """What every start says of its model."""
         return {
             "model": self.folder.name,
             "max_model_len": self.max_tokens,
-            "max_num_batched_tokens": self.max_batch_tokens,
+            "max_num_batched_tokens": self.forward.max_tokens,
             "num_threads": torch.get_num_threads(),
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
@@ -69,7 +71,24 @@ def open_encoder(settings: EncoderSettings) -> EncoderSetup:
         raise StartError(
             f"--max-num-batched-tokens = {max_batch_tokens} is less than the longest input, {max_tokens} tokens"
         )
-    return EncoderSetup(folder, tokenizer, encoder, dtype, device, max_tokens, max_batch_tokens)
+    forward = ForwardSpec(max_batch_tokens, encoder.has_padding, _IN_FLIGHT[device.type])
+    if device.type == "cuda":
+        _run_largest(encoder, max_tokens, max_batch_tokens, device)
+    return EncoderSetup(folder, tokenizer, encoder, dtype, device, max_tokens, forward)
+
+
+@torch.inference_mode()
+def _run_largest(encoder: Encoder, max_tokens: int, max_batch_tokens: int, device: torch.device) -> None:
+    """The largest forward there can be, so that its memory is taken and its kernels are compiled before anybody waits."""
+    batch = RaggedBatch.from_token_ids([[0] * max_tokens] * (max_batch_tokens // max_tokens), device)
+    try:
+        encoder.encode(batch)
+        torch.cuda.synchronize(device)
+    except torch.OutOfMemoryError:
+        raise StartError(
+            f"a forward of {max_batch_tokens} tokens does not fit into the GPU's memory; "
+            "start with a smaller --max-num-batched-tokens"
+        ) from None
 
 
 def _max_tokens(folder: Path, settings: EncoderSettings, encoder: Encoder) -> int:

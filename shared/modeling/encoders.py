@@ -26,6 +26,7 @@ class Encoder(Protocol):
 
     Attributes:
         max_positions: longest sequence it takes, in tokens.
+        has_padding: whether a sequence costs as much as the longest of its batch, by attention over padded sequences.
         num_token_types: kinds of token it tells apart, such as first and second text of a pair; 0 where it tells none.
     """
 
@@ -33,6 +34,7 @@ class Encoder(Protocol):
     max_positions: int
     hidden_size: int
     num_token_types: int
+    has_padding: bool
 
     def encode(self, batch: RaggedBatch) -> Tensor:
         """Hidden states of the last layer, [T, hidden_size], in the model's dtype."""

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shared.modeling.encoder_layers import Activation, LayerNorm, attend, window_mask
+from shared.modeling.batch_attention import BatchAttention
+from shared.modeling.encoder_layers import Activation, LayerNorm
+from shared.modeling.flash_attention import can_flash
 from shared.modeling.linear import LinearLayer
 from shared.modeling.modernbert_config import ModernBertConfig
 from shared.modeling.ragged import RaggedBatch
@@ -32,7 +34,6 @@ class ModernBertLayer:
     up_gate: LinearLayer
     down: LinearLayer
     activation: Activation
-    num_heads: int
     is_local: bool
 
     def __call__(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
@@ -63,6 +64,7 @@ class ModernBertEncoder:
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
         self.hidden_size = config.hidden_size
+        self.has_padding = not can_flash(words, config.head_dim)
         self._config = config
         self._words = words
         self._first_norm, self._last_norm = norms
@@ -72,22 +74,23 @@ class ModernBertEncoder:
     def encode(self, batch: RaggedBatch) -> Tensor:
         """Hidden states after the last norm, [T, H]."""
         x = self._first_norm(functional.embedding(batch.token_ids, self._words))
-        masks = (batch.mask, window_mask(batch, self._config.half_window))
-        rows = [table.index_select(0, batch.positions) for table in self._tables]
+        windows = (None, self._config.half_window)
         attend_all, attend_near = (
-            self._attention(batch, mask, table_rows) for mask, table_rows in zip(masks, rows, strict=True)
+            self._attention(batch, window, table) for window, table in zip(windows, self._tables, strict=True)
         )
         for layer in self._layers:
             x = layer(x, attend_near if layer.is_local else attend_all)
         return self._last_norm(x)
 
-    def _attention(self, batch: RaggedBatch, mask: Tensor | None, table_rows: Tensor) -> Callable[[Tensor], Tensor]:
+    def _attention(self, batch: RaggedBatch, half_window: int | None, table: Tensor) -> Callable[[Tensor], Tensor]:
         num_heads, head_dim = self._config.num_heads, self._config.head_dim
+        table_rows = table.index_select(0, batch.positions)
+        attend = BatchAttention(batch, num_heads, half_window)
 
         def rotate_and_attend(qkv: Tensor) -> Tensor:
             qk, v = torch.split(qkv, [2 * num_heads * head_dim, num_heads * head_dim], dim=-1)
             # In fp32 whatever the model's dtype, as in transformers; the table is fp32.
             rotated = apply_rope(qk.reshape(len(qk), 2 * num_heads, head_dim).float(), table_rows).to(qkv.dtype)
-            return attend(torch.cat([rotated.flatten(1), v], dim=-1), batch, num_heads, mask)
+            return attend(torch.cat([rotated.flatten(1), v], dim=-1))
 
         return rotate_and_attend

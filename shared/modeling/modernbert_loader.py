@@ -66,7 +66,6 @@ class _ModernBertLoader:
             up_gate=self._linear(f"{prefix}mlp.Wi", hidden, 2 * inner, has_bias=config.has_mlp_bias),
             down=self._linear(f"{prefix}mlp.Wo", inner, hidden, has_bias=config.has_mlp_bias),
             activation=ACTIVATIONS[config.activation],
-            num_heads=config.num_heads,
             is_local=is_local,
         )
 

@@ -53,6 +53,8 @@ def _largest(hidden: Tensor, batch: RaggedBatch) -> Tensor:
 
 def _sums(weighted: Tensor, batch: RaggedBatch) -> Tensor:
     """[T, H] float32 to [S, H], sequence by sequence: a difference of running sums would lose what is small."""
+    if weighted.is_cuda:  # `index_add_` there adds in any order, so that a vector would not come out the same twice
+        return torch.segment_reduce(weighted, "sum", offsets=batch.cu_lengths, axis=0, unsafe=True)
     sums = weighted.new_zeros(batch.num_sequences, weighted.shape[1])
     return sums.index_add_(0, batch.sequence_ids, weighted)
 

@@ -1,11 +1,12 @@
 """A batch of sequences without padding: all tokens in one row, and where each sequence begins.
 
 Built by the encoders' callers, read by encoders and pooling. Linear layers run on the flat tokens and never see padding;
-attention, which needs sequences side by side, asks for the padded view and comes back.
+attention that needs sequences side by side asks for the padded view and comes back.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Self
 
@@ -26,8 +27,6 @@ class RaggedBatch:
         sequence_ids: [T] int64, sequence each token belongs to.
         lengths: [S] int64.
         cu_lengths: [S + 1] int64, where each sequence begins in the flat row.
-        padded_index: [T] int64, row of each token in the padded view; None where all sequences have the same length.
-        mask: [S, 1, 1, max_length] bool, true where there is a token; None with `padded_index`.
         token_types: [T] int64, which text of a pair each token belongs to; None where all are 0.
     """
 
@@ -36,8 +35,6 @@ class RaggedBatch:
     sequence_ids: Tensor
     lengths: Tensor
     cu_lengths: Tensor
-    padded_index: Tensor | None
-    mask: Tensor | None
     max_length: int
     token_types: Tensor | None = None
 
@@ -45,6 +42,28 @@ class RaggedBatch:
     def num_sequences(self) -> int:
         """S."""
         return self.lengths.shape[0]
+
+    @cached_property
+    def padded_index(self) -> Tensor | None:
+        """[T] int64, row of each token in the padded view; None where all sequences have the same length."""
+        return None if self._is_uniform else self.sequence_ids * self.max_length + self.positions
+
+    @cached_property
+    def mask(self) -> Tensor | None:
+        """[S, 1, 1, max_length] bool, true where there is a token; None with `padded_index`."""
+        if self._is_uniform:
+            return None
+        places = torch.arange(self.max_length, device=self.lengths.device)
+        return (places < self.lengths[:, None])[:, None, None, :]
+
+    @cached_property
+    def cu_lengths_int32(self) -> Tensor:
+        """`cu_lengths` as kernels of flash attention read it."""
+        return self.cu_lengths.int()
+
+    @property
+    def _is_uniform(self) -> bool:
+        return self.token_ids.shape[0] == self.max_length * self.num_sequences
 
     @classmethod
     def from_token_ids(
@@ -61,19 +80,12 @@ class RaggedBatch:
         types = None if token_types is None else np.fromiter(chain.from_iterable(token_types), np.int64, num_tokens)
         sequence_ids = np.repeat(np.arange(len(sequences)), lengths)
         positions = np.arange(num_tokens) - cu_lengths[sequence_ids]
-        is_uniform = num_tokens == max_length * len(sequences)
-        padded_index = mask = None
-        if not is_uniform:
-            padded_index = to_device(sequence_ids * max_length + positions, device)
-            mask = to_device(np.arange(max_length) < lengths[:, None], device)[:, None, None, :]
         return cls(
             token_ids=to_device(flat, device),
             positions=to_device(positions, device),
             sequence_ids=to_device(sequence_ids, device),
             lengths=to_device(lengths, device),
             cu_lengths=to_device(cu_lengths, device),
-            padded_index=padded_index,
-            mask=mask,
             max_length=max_length,
             token_types=None if types is None else to_device(types, device),
         )

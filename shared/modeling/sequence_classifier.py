@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from shared.modeling.classification_head import load_head
 from shared.modeling.encoder_setup import EncoderSetup, open_encoder
 from shared.modeling.ragged import RaggedBatch
+from shared.modeling.transfers import HostCopy
 from shared.modeling.vector_modules import DenseActivation, read_activation
 from shared.modeling.weights import WeightFiles
 from shared.observability.logging import get_logger
@@ -33,18 +33,18 @@ class SequenceScorer:
     """An encoder and a head: sequences in, one row of numbers for each out."""
 
     def __init__(self, setup: EncoderSetup, head: Head, *, has_types: bool) -> None:
-        self.max_batch_tokens = setup.max_batch_tokens
+        self.forward = setup.forward
         self._encoder = setup.encoder
         self._device = setup.device
         self._head = head
         self._has_types = has_types
 
     @torch.inference_mode()
-    def run(self, batch: Sequence[TypedTokens]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def launch(self, batch: Sequence[TypedTokens]) -> HostCopy:
         """Logits of `batch`, [len(batch), num_labels] float32."""
         types = [sequence.type_ids for sequence in batch] if self._has_types else None
         ragged = RaggedBatch.from_token_ids([sequence.token_ids for sequence in batch], self._device, types)
-        return self._head(self._encoder.encode(ragged), ragged).cpu().numpy()
+        return HostCopy(self._head(self._encoder.encode(ragged), ragged))
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,7 @@ Made by `load_text_encoder` on the model thread of the embedder and the reranker
 """
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
 import torch
 
 from shared.modeling.dense import VectorStep, load_dense
@@ -14,6 +12,7 @@ from shared.modeling.encoder_setup import EncoderSetup, open_encoder
 from shared.modeling.pooling import normalize, pool
 from shared.modeling.ragged import RaggedBatch
 from shared.modeling.recipe import EncodingRecipe, RecipeOverrides, read_recipe
+from shared.modeling.transfers import HostCopy
 from shared.observability.logging import get_logger
 from shared.settings.encoder import EncoderSettings
 from shared.settings.model_folder import find_model_folder
@@ -35,14 +34,14 @@ class TextEncoder:
         self, setup: EncoderSetup, recipe: EncodingRecipe, dense: Sequence[VectorStep], preparer: TextPreparer
     ) -> None:
         self.preparer = preparer
-        self.max_batch_tokens = setup.max_batch_tokens
+        self.forward = setup.forward
         self._encoder = setup.encoder
         self._device = setup.device
         self._recipe = recipe
         self._dense = dense
 
     @torch.inference_mode()
-    def run(self, batch: Sequence[Sequence[int]]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def launch(self, batch: Sequence[Sequence[int]]) -> HostCopy:
         """Vectors of `batch`, [len(batch), N] float32."""
         ragged = RaggedBatch.from_token_ids(batch, self._device)
         vectors = pool(self._encoder.encode(ragged), ragged, self._recipe.pooling)
@@ -50,7 +49,7 @@ class TextEncoder:
             vectors = step(vectors)
         if self._recipe.is_normalized:
             vectors = normalize(vectors)
-        return vectors.cpu().numpy()
+        return HostCopy(vectors)
 
 
 def load_text_encoder(settings: EncoderSettings, *, is_matryoshka: bool = False) -> TextEncoder:

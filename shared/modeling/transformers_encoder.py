@@ -23,6 +23,7 @@ class TransformersEncoder:
     """A model of the library behind the project's own interface."""
 
     num_token_types = 0
+    has_padding = True
 
     def __init__(self, model: Any, hidden_size: int) -> None:
         self.vocab_size = int(model.config.vocab_size)

@@ -32,7 +32,7 @@ class FakeEncoder(FakeModel):
     """A fake model with a real tokenizer."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(max_batch_tokens=64)
+        super().__init__()
         save_tokenizer(folder)
         self.preparer = TextPreparer(Tokenizer(folder), 64, 1000, False, Prompts({}), VectorShape(2, (), False))
 

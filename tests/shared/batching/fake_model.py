@@ -5,16 +5,18 @@ Used by the tests of batching and of the HTTP handle. A row is [length, sum, fir
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from shared.batching.model_thread import Rows
+from shared.batching.model_thread import ForwardSpec, Rows
 
 POISON = 666
 """A batch with this id in it fails."""
 DEADLY = 999
 """A batch with this id in it kills the thread."""
 
+FORWARD = ForwardSpec(64)
 HOLLOW = 555
 """The row of a sequence with this id in it is no number."""
 
@@ -24,25 +26,34 @@ def row_of(token_ids: Sequence[int]) -> list[float]:
 
 
 class FakeModel:
-    """Records its batches; `gate` can be cleared to hold the thread inside a forward."""
+    """Records what it launches; `gate` can be cleared to hold the thread inside a forward."""
 
-    def __init__(self, max_batch_tokens: int = 64) -> None:
-        self.max_batch_tokens = max_batch_tokens
+    def __init__(self, forward: ForwardSpec = FORWARD) -> None:
+        self.forward = forward
         self.batches: list[list[list[int]]] = []
         self.thread_names: set[str] = set()
         self.gate = threading.Event()
         self.gate.set()
         self.is_inside = threading.Event()
 
-    def run(self, batch: Sequence[Sequence[int]]) -> Rows:
+    def launch(self, batch: Sequence[Sequence[int]]) -> "FakeForward":
         self.thread_names.add(threading.current_thread().name)
         self.batches.append([list(token_ids) for token_ids in batch])
         self.is_inside.set()
+        return FakeForward(self.batches[-1], self.gate)
+
+
+@dataclass
+class FakeForward:
+    batch: list[list[int]]
+    gate: threading.Event
+
+    def wait(self) -> Rows:
         assert self.gate.wait(30)
-        if any(DEADLY in token_ids for token_ids in batch):
+        if any(DEADLY in token_ids for token_ids in self.batch):
             raise SystemExit
-        if any(POISON in token_ids for token_ids in batch):
+        if any(POISON in token_ids for token_ids in self.batch):
             raise RuntimeError("poisoned")
-        rows = np.array([row_of(token_ids) for token_ids in batch], np.float32)
-        rows[[HOLLOW in token_ids for token_ids in batch], 1] = np.nan
+        rows = np.array([row_of(token_ids) for token_ids in self.batch], np.float32)
+        rows[[HOLLOW in token_ids for token_ids in self.batch], 1] = np.nan
         return rows

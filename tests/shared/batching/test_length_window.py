@@ -12,11 +12,13 @@ LIMITS = st.builds(
     BatchLimits,
     max_tokens=st.integers(1, 120),
     max_rows=st.integers(1, 12),
-    max_padding_share=st.floats(0, 0.9),
+    max_padding_share=st.none() | st.floats(0, 0.9),
 )
 
 
 def is_allowed(window: list[int], limits: BatchLimits) -> bool:
+    if limits.max_padding_share is None:
+        return len(window) <= limits.max_rows and sum(window) <= limits.max_tokens
     padded = len(window) * window[-1]
     is_dense = len(window) * (window[-1] * (1 - limits.max_padding_share)) <= sum(window)
     return len(window) <= limits.max_rows and padded <= limits.max_tokens and is_dense

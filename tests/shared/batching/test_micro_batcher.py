@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from shared.batching.micro_batcher import BatcherSpec, BatchReport, MicroBatcher
+from shared.batching.model_thread import ForwardSpec
 from shared.errors import EngineDeadError, InternalError, NotReadyError, OverloadedError
 from shared.settings.errors import StartError
 from tests.shared.batching.fake_model import DEADLY, HOLLOW, POISON, FakeModel, row_of
 
+PADDED, FLAT = ForwardSpec(64), ForwardSpec(64, has_padding=False, max_in_flight=2)
 SPEC = BatcherSpec(max_rows=8, max_padding_share=0.3, max_queue_tokens=200, hold_s=0.0)
 
 
@@ -34,10 +36,11 @@ class Running:
         return asyncio.create_task(self.batcher.encode(sequences))
 
     async def encode_while_busy(self, requests: list[list[list[int]]]) -> "list[asyncio.Task[np.ndarray]]":
-        """Start a request that fills the thread and one that fills the place ahead, then queue `requests` behind them."""
+        """Start a request that fills the thread and the place ahead, then queue `requests` behind them."""
+        forward = self.model.forward
         self.model.is_inside.clear()
         self.model.gate.clear()
-        tasks = [self.encode([[1] * self.model.max_batch_tokens, [2] * self.model.max_batch_tokens])]
+        tasks = [self.encode([[number] * forward.max_tokens for number in range(1, forward.max_in_flight + 2)])]
         await until(lambda: self.model.is_inside.is_set())
         tasks += [self.encode(request) for request in requests]
         await asyncio.sleep(0)
@@ -45,8 +48,8 @@ class Running:
 
 
 @asynccontextmanager
-async def running(spec: BatcherSpec = SPEC, max_batch_tokens: int = 64) -> AsyncIterator[Running]:
-    run = Running(FakeModel(max_batch_tokens), spec)
+async def running(spec: BatcherSpec = SPEC, forward: ForwardSpec = PADDED) -> AsyncIterator[Running]:
+    run = Running(FakeModel(forward), spec)
     run.batcher.start()
     await until(lambda: run.batcher.state == "ready")
     try:
@@ -67,23 +70,25 @@ def run_async(test: Callable[[], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("cancel_share", [0.0, 0.2])
-@pytest.mark.parametrize("seed", range(4))
-def test_every_sequence_gets_its_own_row_once(seed: int, cancel_share: float) -> None:
+@pytest.mark.parametrize("forward", [PADDED, FLAT])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_sequence_gets_its_own_row_once(seed: int, forward: ForwardSpec, cancel_share: float) -> None:
     async def test() -> None:
         spec = BatcherSpec(max_rows=8, max_padding_share=0.3, max_queue_tokens=10**6, hold_s=0.001 * (seed % 2))
-        async with running(spec) as run:
+        async with running(spec, forward) as run:
             await asyncio.gather(*(client(run, random.Random(100 * seed + number)) for number in range(8)))
             batches, reports = run.model.batches, run.reports
             assert run.model.thread_names == {"test-model"}
             assert len(batches) == len(reports)
             for batch, report in zip(batches, reports, strict=True):
-                longest = max(map(len, batch))
+                num_tokens = sum(map(len, batch))
+                cost = len(batch) * max(map(len, batch)) if forward.has_padding else num_tokens
                 assert len(batch) <= 8
-                assert len(batch) * longest <= 64
+                assert cost <= 64
                 # What is abandoned after a batch was formed leaves it, so only without that is it surely dense.
-                assert cancel_share > 0 or sum(map(len, batch)) >= 0.7 * len(batch) * longest
-                assert (report.num_rows, report.num_tokens) == (len(batch), sum(map(len, batch)))
-                assert report.num_padding_tokens == len(batch) * longest - report.num_tokens
+                assert cancel_share > 0 or num_tokens >= 0.7 * cost
+                assert (report.num_rows, report.num_tokens) == (len(batch), num_tokens)
+                assert report.num_padding_tokens == cost - num_tokens
             assert len(run.batcher._line) == 0
             run.batcher._line.check_integrity()
 
@@ -98,6 +103,20 @@ def test_every_sequence_gets_its_own_row_once(seed: int, cancel_share: float) ->
                 await asyncio.wait({task})
                 continue
             assert (await task).tolist() == [row_of(token_ids) for token_ids in sequences]
+
+    run_async(test)
+
+
+@pytest.mark.parametrize("forward", [PADDED, FLAT])
+def test_as_many_forwards_are_launched_as_may_be_in_flight(forward: ForwardSpec) -> None:
+    async def test() -> None:
+        async with running(forward=forward) as run:
+            tasks = await run.encode_while_busy([[[9] * 64]])
+            await until(lambda: len(run.model.batches) == forward.max_in_flight)
+            await asyncio.sleep(0.02)
+            assert len(run.model.batches) == forward.max_in_flight
+            run.model.gate.set()
+            await asyncio.gather(*tasks)
 
     run_async(test)
 
@@ -129,7 +148,7 @@ def test_after_a_shared_batch_a_request_is_held_for_company() -> None:
 
 def test_requests_that_wait_share_a_batch_by_length() -> None:
     async def test() -> None:
-        async with running(max_batch_tokens=32) as run:
+        async with running(forward=ForwardSpec(32)) as run:
             tasks = await run.encode_while_busy([[[1] * 12], [[2] * 2, [3] * 11], [[4] * 2]])
             run.model.gate.set()
             await asyncio.gather(*tasks)

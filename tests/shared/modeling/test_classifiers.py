@@ -37,7 +37,7 @@ def scores(loaded: LoadedClassifier, documents: list[str]) -> torch.Tensor:
     frame = loaded.setup.tokenizer.pair_frame()
     assert frame is not None
     preparer = FramedPairPreparer(loaded.setup.tokenizer, loaded.setup.max_tokens, frame)
-    return torch.from_numpy(loaded.scorer.run(preparer.from_pairs([QUERY], documents, RULES).sequences))
+    return torch.from_numpy(loaded.scorer.launch(preparer.from_pairs([QUERY], documents, RULES).sequences).wait())
 
 
 @torch.inference_mode()
@@ -122,7 +122,7 @@ def test_a_judge_says_yes_as_often_as_its_recipe(tmp_path: Path, is_tied: bool) 
     sequences = JudgePreparer(setup.tokenizer, setup.max_tokens).from_pairs([QUERY], DOCUMENTS, RULES).sequences
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     yes, no = (setup.tokenizer.token_to_id(word) for word in ("yes", "no"))
-    for ours, sequence in zip(scorer.run(sequences), sequences, strict=True):
+    for ours, sequence in zip(scorer.launch(sequences).wait(), sequences, strict=True):
         logits = model(torch.tensor([sequence.token_ids])).logits[0, -1]
         expected = torch.stack([logits[no], logits[yes]]).softmax(0)[1].item()
         assert torch.tensor(ours[0]).sigmoid().item() == pytest.approx(expected, abs=1e-5)

@@ -53,7 +53,7 @@ def test_vectors_equal_sentence_transformers(tmp_path: Path, mode: Any, is_norma
     texts = make_texts(20)
     expected = peer.encode(texts)
     encoder = load_text_encoder(Settings(model=str(tmp_path / "saved")))
-    ours = encoder.run(encoder.preparer.from_texts(texts, prompt="", param="input").sequences)
+    ours = encoder.launch(encoder.preparer.from_texts(texts, prompt="", param="input").sequences).wait()
     assert np.abs(ours - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
