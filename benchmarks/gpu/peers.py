@@ -1,8 +1,8 @@
 """`python -m benchmarks.gpu.peers`: `transformers` and `peft` on the workload of the GPU table, beside our last figures.
 
 The same shape with random weights in bf16; greedy, prompts of 128 random ids; `peft` runs a mixed batch, each row with an
-adapter of its own. Neither captures graphs nor pages its cache: what a script costs that does without an engine. Needs both packages.
-`--tiny` tries the program without a GPU.
+adapter of its own. Neither captures graphs nor pages its cache: what a script costs that does without an engine. Needs both
+packages. `--tiny` tries the program without a GPU.
 """
 
 import argparse
@@ -77,7 +77,7 @@ class _Seconds:
 def _model(config: dict[str, Any]) -> Any:
     own = {key: value for key, value in config.items() if key not in ("architectures", "model_type", "dtype")}
     with choose_device("auto"):
-        return AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **own), dtype=torch.bfloat16)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **own), dtype=torch.bfloat16)
     return model.eval()
 
 
