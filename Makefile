@@ -17,7 +17,7 @@ SOURCES := services shared tools tests examples $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup up down demo models fmt lint docs type arch test test-containers test-clients check test-gpu bench bench-gpu bench-gpu-encoders bench-kernels pins clean
+.PHONY: help setup up down demo models fmt lint docs type arch test test-containers test-clients check test-gpu bench bench-gpu bench-gpu-encoders bench-gpu-http bench-gpu-peers profile-gpu bench-kernels pins clean
 
 # $(call install,EXTRAS): torch first and alone, so that TORCH_INDEX_URL is asked for nothing else.
 define install
@@ -123,6 +123,15 @@ bench-gpu: ## time the whole generator on a GPU; likewise
 
 bench-gpu-encoders: ## time embedder and reranker on a GPU beside transformers; likewise
 	$(PYTHON) -m benchmarks.gpu.encoders $(ARGS)
+
+bench-gpu-http: ## the 64-row steps of that table as clients of the service see them; likewise
+	$(PYTHON) -m benchmarks.gpu.over_http $(ARGS)
+
+bench-gpu-peers: ## transformers and peft on the same workload; needs both packages
+	$(PYTHON) -m benchmarks.gpu.peers
+
+profile-gpu: ## where the time of decode steps goes; ARGS takes --rows PATTERN
+	$(PYTHON) -m benchmarks.gpu.profile $(ARGS)
 
 # Local versions (+cpu) are cut off, and what torch's CUDA build pins by itself is left out: one file fits both builds.
 pins: ## write constraints.txt again: CHOSEN, and the newest of all else that pyproject.toml allows

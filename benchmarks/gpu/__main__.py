@@ -47,30 +47,30 @@ def main() -> None:
         results.write(options.out, options.commit)
 
 
+def write_bank(bank: Bank, folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Make model and adapters in an empty folder; the arguments of an `LLM` for them."""
+    model = write_model(folder / "model", config)
+    lora = [
+        f"{name}={write_adapter(folder / name, config, rank, seed)}"
+        for seed, (name, rank) in enumerate(bank.ranks.items())
+    ]
+    adapters = {"lora": lora, "max_lora_rank": max(bank.ranks.values()), "max_loras": NUM_SLOTS} if lora else {}
+    return {**SETTINGS, "model": str(model), "max_num_seqs": bank.max_rows, **adapters}
+
+
 def _run(results: Results, bank: Bank, folder: Path, *, is_tiny: bool) -> None:
     config = TINY if is_tiny else CONFIG
-    model = write_model(folder / "model", config)
-    adapters = {
-        name: write_adapter(folder / name, config, rank, seed) for seed, (name, rank) in enumerate(bank.ranks.items())
-    }
-    settings = {**SETTINGS, "max_num_seqs": bank.max_rows, **_bank_settings(bank, adapters)}
+    settings = write_bank(bank, folder, config)
     began = time.perf_counter()
-    with LLM(str(model), **settings) as llm:
+    with LLM(**settings) as llm:
         if results.wants(bank.start):
             results.add(bank.start, time.perf_counter() - began)
         workload = Workload(llm, config["vocab_size"])
         _time(results, bank, llm, workload, num_steps=4 if is_tiny else NUM_STEPS)
-        prompts, names = workload.prompts(64), in_turn(list(adapters), 64)
+        prompts, names = workload.prompts(64), in_turn(list(bank.ranks), 64)
         answers = llm.generate(prompts, {"max_tokens": CHECKED_LEN, **GREEDY}, lora=names)
     outputs = [answer.choices[0].token_ids for answer in answers]
-    _check(model, prompts, outputs, [adapters.get(name or "") for name in names])
-
-
-def _bank_settings(bank: Bank, adapters: dict[str, Path]) -> dict[str, Any]:
-    if not adapters:
-        return {}
-    lora = [f"{name}={folder}" for name, folder in adapters.items()]
-    return {"lora": lora, "max_lora_rank": max(bank.ranks.values()), "max_loras": NUM_SLOTS}
+    _check(folder / "model", prompts, outputs, [None if name is None else folder / name for name in names])
 
 
 def _time(results: Results, bank: Bank, llm: LLM, workload: Workload, *, num_steps: int) -> None:

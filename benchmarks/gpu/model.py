@@ -53,7 +53,7 @@ def write_model(folder: Path, config: dict[str, Any]) -> Path:
 def write_adapter(folder: Path, config: dict[str, Any], rank: int, seed: int) -> Path:
     """An adapter on all seven projections; 83.9 MB at rank 16 of the large shape."""
     folder.mkdir(parents=True)
-    shapes = _projections(config)
+    shapes = projections(config)
     about = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -75,7 +75,7 @@ def write_adapter(folder: Path, config: dict[str, Any], rank: int, seed: int) ->
     return folder
 
 
-def _projections(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
+def projections(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
     """(in, out) of each projection of a layer."""
     return {
         module: (group.in_features, size)

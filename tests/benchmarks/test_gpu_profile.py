@@ -1,0 +1,35 @@
+"""What the profile says of a trace whose times are known."""
+
+import re
+
+import pytest
+
+from benchmarks.gpu.profile import Span, busy_us, family_of, report
+
+
+def test_time_in_which_spans_overlap_counts_once():
+    spans = [Span("a", 0, 10), Span("b", 5, 8), Span("c", 7, 20), Span("d", 30, 60)]
+    assert busy_us(spans, until=40) == 20 + 10
+
+
+@pytest.mark.parametrize(
+    ("kernel", "family"),
+    [
+        ("_lora_shrink_rows_kernel", "LoRA, rank-r side"),
+        ("_paged_attention_decode_kernel", "attention"),
+        ("nvjet_tst_64x64_64x13_v_bz_TNN", "products"),
+        ("_argmax_kernel", "choice of the token, indices, copies"),
+        ("something_else", "other"),
+    ],
+)
+def test_kernels_are_known_by_their_names(kernel, family):
+    assert family_of(kernel) == family
+
+
+def test_a_step_is_from_one_choice_to_the_next():
+    step = [("_argmax_kernel", 0, 100), ("nvjet_a", 100, 3000), ("_rms_norm_kernel", 2900, 3500), ("odd", 3600, 4000)]
+    spans = [Span(name, 4000 * number + start, 4000 * number + end) for number in range(3) for name, start, end in step]
+    lines = "\n".join(report(spans))
+    for expected in (r"products +2.900 ms", r"activation +0.600 ms", r"indices, copies +0.100 ms", r"other +0.400 ms"):
+        assert re.search(expected, lines)
+    assert "4.000 ms, mean of 2; the device is busy for 97.5%" in lines
