@@ -34,7 +34,7 @@ class GeneratorMetrics:
     ) -> None:
         """Export the engine's levels, and how often it was started again, as they are when somebody asks."""
         self.all.counter_read_from("engine_restarts_total", "Engines started in place of one that died.", num_restarts)
-        self.all.gauge("decode_graphs", "CUDA graphs captured for decode steps.").set_function(num_graphs)
+        self.all.gauge("step_graphs", "CUDA graphs captured for steps.").set_function(num_graphs)
         for name, description, field in (
             ("running_sequences", "Sequences in the running batch.", "num_running"),
             ("waiting_sequences", "Sequences waiting for a place.", "num_waiting"),

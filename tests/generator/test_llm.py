@@ -63,7 +63,7 @@ def test_steps_are_counted_by_how_they_were_launched(llm):
         Launch.IMAGE: 0,
         Launch.NO_GRAPH: 11,
     }
-    assert read("trivium_generator_decode_graphs") == 7
+    assert read("trivium_generator_step_graphs") == 7
 
 
 def test_a_text_a_list_of_ids_and_a_list_of_texts_are_prompts(llm):

@@ -14,17 +14,27 @@ class Plan:
     """As much of a plan as is asked for."""
 
     adapter_slots: np.ndarray
+    num_decodes: int
+
+    @property
+    def rows(self) -> np.ndarray:
+        return np.arange(len(self.adapter_slots))
+
+
+def decodes(*slots: int) -> Plan:
+    return Plan(np.array(slots, np.int32), len(slots))
 
 
 @pytest.mark.parametrize("max_rank", [8, 16, 64, JOINED_RANKS + 1])
 @pytest.mark.parametrize("num_slots", [1, 8, 16, 64, 200])
-def test_every_mix_has_a_way_that_holds_its_slots_and_that_graphs_were_made_for(num_slots, max_rank):
+@pytest.mark.parametrize("is_decode", [True, False])
+def test_every_mix_has_a_way_that_holds_its_slots_and_that_graphs_were_made_for(is_decode, num_slots, max_rank):
     shapes, rng = LoraShapes(num_slots, max_rank), np.random.default_rng(0)
     for num_rows in (1, 8, 64, JOINED_TOKENS, JOINED_TOKENS + 64):
-        captured = set(shapes.of_decodes(num_rows))
+        captured = set(shapes.of_decodes(num_rows) if is_decode else shapes.of_prompts(num_rows))
         for highest in {1, num_slots // 2 + 1, num_slots}:
             slots = rng.integers(-1, highest, rng.integers(1, num_rows + 1)).astype(np.int32)
-            shape = shapes.of_plan(Plan(slots), num_rows)
+            shape = shapes.of_plan(Plan(slots, len(slots) if is_decode else 0), num_rows)
             if (slots == NO_ADAPTER).all():
                 assert shape is None
                 continue
@@ -35,15 +45,15 @@ def test_every_mix_has_a_way_that_holds_its_slots_and_that_graphs_were_made_for(
 
 def test_few_first_slots_are_not_charged_for_all():
     shapes = LoraShapes(64, 16)
-    joined = [shapes.of_plan(Plan(np.array([-1, slot], np.int32)), 2).num_joined for slot in (0, 7, 8, 31, 32, 63)]
+    joined = [shapes.of_plan(decodes(-1, slot), 2).num_joined for slot in (0, 7, 8, 31, 32, 63)]
     assert joined == [8, 8, 32, 32, 64, 64]
 
 
 def test_slots_beyond_the_room_in_the_product_have_a_kernel_of_their_own():
     shapes = LoraShapes(64, 64)
-    joined = [shapes.of_plan(Plan(np.array([slot], np.int32)), 1).num_joined for slot in (0, 8, 15, 16)]
+    joined = [shapes.of_plan(decodes(slot), 1).num_joined for slot in (0, 8, 15, 16)]
     assert joined == [8, 16, 16, 0]
-    assert shapes.of_plan(Plan(np.array([0], np.int32)), JOINED_TOKENS + 1).num_joined == 0
+    assert shapes.of_plan(decodes(0), JOINED_TOKENS + 1).num_joined == 0
 
 
 def test_every_way_of_a_number_of_tokens_is_warmed_up():

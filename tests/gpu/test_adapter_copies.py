@@ -10,7 +10,7 @@ from services.generator.adapters.peft_folder import load_adapter
 from services.generator.core.specs import AdapterBankSpec
 from services.generator.runner.adapter_bank import AdapterBank
 from services.generator.runner.copy_order import StreamOrder
-from services.generator.runner.decode_graphs import DecodeGraphs
+from services.generator.runner.step_graphs import StepGraphs
 from tests.generator.adapters.conftest import groups_of, target_of, weights_of
 from tests.gpu.adapter_churn import NUM_ADAPTERS, churn, errors, prepare
 
@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
 def late_copies(monkeypatch):
     """Copies that begin late on the stream that they are launched on; answers what is done so, by name."""
     counts = {"copies": 0, "replays": 0}
-    install, replay = AdapterBank.install, DecodeGraphs.replay
+    install, replay = AdapterBank.install, StepGraphs.replay
 
     def install_late(bank, slot, adapter):
         counts["copies"] += 1
@@ -41,7 +41,7 @@ def late_copies(monkeypatch):
         return outputs
 
     monkeypatch.setattr(AdapterBank, "install", install_late)
-    monkeypatch.setattr(DecodeGraphs, "replay", replay_counted)
+    monkeypatch.setattr(StepGraphs, "replay", replay_counted)
     return counts
 
 

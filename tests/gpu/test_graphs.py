@@ -1,4 +1,4 @@
-"""Decode steps as replays of CUDA graphs: any number of rows, any mix of adapters, slots that change hands between replays."""
+"""Steps as replays of CUDA graphs: any number of rows, any mix of adapters, slots that change hands between replays."""
 
 import pytest
 import torch
@@ -80,24 +80,34 @@ def check(base, folders, built, engine, answers):
         assert (ours - torch.log_softmax(expected, dim=-1).amax(dim=-1)).abs().max() < 1e-3
 
 
-def test_half_precision_is_near(base, folders):
+def test_half_precision_is_as_near_as_the_reference_in_it(base, folders):
     _, engine, answers = run(base, folders, dtype="bfloat16", max_loras=6)
-    errors = []
+    ours, theirs = [], []
     for index, (prompt, name, output) in enumerate(answers):
-        expected = torch.log_softmax(
-            reference_logits(base, folders[name], prompt + output)[len(prompt) - 1 : -1].double(), dim=-1
+        exact, rounded = (
+            logprobs_of(reference_logits(base, folders[name], prompt + output, dtype), prompt, output)
+            for dtype in ("float32", "bfloat16")
         )
-        chosen = expected.gather(1, torch.tensor(output)[:, None])[:, 0]
-        ours = torch.tensor([entry.logprob for entry in engine.logprobs[index]], dtype=torch.float64)
-        errors.append((ours - chosen).abs())
-    errors = torch.cat(errors)
-    assert errors.median() < 0.03
-    assert errors.max() < 0.4
+        ours.append(torch.tensor([entry.logprob for entry in engine.logprobs[index]], dtype=torch.float64) - exact)
+        theirs.append(rounded - exact)
+    ours, theirs = torch.cat(ours).abs(), torch.cat(theirs).abs()
+    assert ours.mean() <= 1.25 * theirs.mean()
+    assert ours.max() <= 2 * theirs.max()
+
+
+def logprobs_of(logits, prompt, output):
+    """Of the tokens that follow the prompt."""
+    logprobs = torch.log_softmax(logits[len(prompt) - 1 : -1].double(), dim=-1)
+    return logprobs.gather(1, torch.tensor(output)[:, None])[:, 0]
 
 
 def test_graphs_change_nothing(base, folders):
-    with_graphs = run(base, folders, dtype="bfloat16", max_loras=3)[2]
-    without = run(base, folders, dtype="bfloat16", max_loras=3, enforce_eager=True)[2]
+    """In steps that compute prompts too, with decode rows among them: more prompts than may run at once, in chunks."""
+    settings = {"dtype": "float32", "max_loras": 3, "max_num_seqs": 5, "max_num_batched_tokens": 24}
+    built, _, with_graphs = run(base, folders, **settings)
+    assert set(built.runner.launches) == {Launch.REPLAY}
+    built, _, without = run(base, folders, enforce_eager=True, **settings)
+    assert Launch.REPLAY not in built.runner.launches
     assert with_graphs == without
 
 

@@ -1,6 +1,6 @@
 """How the adapters of a step are computed: a matter of sizes, so that a graph replays whatever the mix of adapters.
 
-Chosen by the ModelRunner and `decode_graphs` from a plan, part of a `StepShape`. Knows numbers of rows and slots, no tensor.
+Chosen by the ModelRunner and `step_graphs` from a plan, part of a `StepShape`. Knows numbers of rows and slots, no tensor.
 """
 
 from collections.abc import Iterator
@@ -56,23 +56,34 @@ class LoraShapes:
         slots = np.unique(plan.adapter_slots[plan.adapter_slots != NO_ADAPTER])
         if len(slots) == 0:
             return None
-        fitting = (count for count in self._joined if num_tokens <= JOINED_TOKENS and count > slots[-1])
+        # Steps that compute prompts come in many sizes, so that there is but one way of them.
+        joined = self._joined if plan.num_decodes == len(plan.rows) else self._joined[-1:]
+        fitting = (count for count in joined if num_tokens <= JOINED_TOKENS and count > slots[-1])
         return LoraShape(chunk_size_for(num_tokens, len(slots)), next(fitting, 0))
 
     def of_decodes(self, num_rows: int) -> Iterator[LoraShape]:
-        """All that may be answered for `num_rows` tokens in as many rows."""
-        chunks = sorted({chunk_size_for(num_rows, count) for count in range(1, num_rows + 1)})
-        for chunk_size, num_joined in product(chunks, self._counts(num_rows)):
+        """All that may be answered for decode rows alone."""
+        for chunk_size, num_joined in product(_chunk_sizes(num_rows), self._counts(num_rows)):
+            yield LoraShape(chunk_size, num_joined)
+
+    def of_prompts(self, num_tokens: int) -> Iterator[LoraShape]:
+        """All that may be answered for a step with other rows."""
+        for chunk_size, num_joined in product(_chunk_sizes(num_tokens), self._widest(num_tokens)):
             yield LoraShape(chunk_size, num_joined)
 
     def of_tokens(self, num_tokens: int) -> Iterator[LoraShape]:
         """Such that with them every kernel is launched in every way there is for this many tokens."""
-        counts = self._counts(num_tokens)
-        for chunk_size, num_joined in product(
-            sorted({size for _, size in CHUNK_SIZES}), sorted({counts[0], counts[-1]})
-        ):
+        for chunk_size, num_joined in product(sorted({size for _, size in CHUNK_SIZES}), self._widest(num_tokens)):
             yield LoraShape(chunk_size, num_joined)
+
+    def _widest(self, num_tokens: int) -> list[int]:
+        counts = self._counts(num_tokens)
+        return sorted({0, counts[-1]} & set(counts))
 
     def _counts(self, num_tokens: int) -> list[int]:
         joined = self._joined if num_tokens <= JOINED_TOKENS else []
         return [*joined] if joined and self._joined_is_enough else [0, *joined]
+
+
+def _chunk_sizes(num_tokens: int) -> list[int]:
+    return sorted({chunk_size_for(num_tokens, count) for count in range(1, num_tokens + 1)})

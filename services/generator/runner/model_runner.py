@@ -18,13 +18,13 @@ from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.layers.backends import Backends, make_attention, make_kernels
 from services.generator.layers.forward_batch import AdapterRows, ForwardBatch
 from services.generator.runner.adapter_storage import AdapterStorage
-from services.generator.runner.decode_graphs import DecodeGraphs, StepOutputs
 from services.generator.runner.encoder_cache import EncoderCache
 from services.generator.runner.kv_cache_pool import KVCachePool
 from services.generator.runner.lora_shape import LoraShape, LoraShapes
 from services.generator.runner.reference_inputs import adapter_groups, attention_groups
 from services.generator.runner.row_tables import RowTables
 from services.generator.runner.sampler import Logprobs, LogprobsCopy, Sampler, logprobs_of
+from services.generator.runner.step_graphs import StepGraphs, StepOutputs
 from services.generator.runner.step_inputs import make_forward_batch
 from services.generator.runner.step_layout import StepLayout, StepShape
 from services.generator.runner.step_ops import StepOps
@@ -121,7 +121,7 @@ class ModelRunner:
             max_tokens=limits.max_num_batched_tokens,
             max_rows=limits.max_num_seqs,
         )
-        self._graphs: DecodeGraphs | None = None
+        self._graphs: StepGraphs | None = None
         self.launches: Counter[Launch] = Counter()
 
     @property
@@ -139,9 +139,8 @@ class ModelRunner:
 
     @torch.inference_mode()
     def capture_graphs(self) -> None:
-        """Capture decode steps, so that they take one launch each; all that is in the cache may be overwritten."""
-        max_rows = min(self._limits.max_num_seqs, self._limits.max_num_batched_tokens)
-        self._graphs = DecodeGraphs(self.compute, self._layout, max_rows, self._device, self._lora)
+        """Capture steps of few tokens, so that they take one launch each; all that is in the cache may be overwritten."""
+        self._graphs = StepGraphs(self.compute, self._layout, self._limits, self._device, self._lora)
 
     @torch.inference_mode()
     def run_largest_step(self) -> None:

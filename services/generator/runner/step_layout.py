@@ -1,6 +1,6 @@
 """Where each index of a step lies in one packed buffer, so that a step copies once and a graph replays on fixed addresses.
 
-Packed with NumPy on the host by the ModelRunner and `decode_graphs`, taken apart on the device as views by `step_inputs`. Holds no
+Packed with NumPy on the host by the ModelRunner and `step_graphs`, taken apart on the device as views by `step_inputs`. Holds no
 tensor. A layout depends on sizes only; a step may be packed into one with more rows than it has: the padding tokens then belong to
 the spare row of the tables, and nothing that they compute is kept.
 """

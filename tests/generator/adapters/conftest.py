@@ -89,10 +89,10 @@ def reference_model(base: Path, adapter: Path | None, dtype: str = "float32") ->
     return model.eval()
 
 
-def reference_logits(base: Path, adapter: Path | None, tokens: list[int]) -> torch.Tensor:
+def reference_logits(base: Path, adapter: Path | None, tokens: list[int], dtype: str = "float32") -> torch.Tensor:
     """[T, V] of the reference library."""
     with torch.inference_mode():
-        return reference_model(base, adapter)(torch.tensor([tokens])).logits[0]
+        return reference_model(base, adapter, dtype)(torch.tensor([tokens])).logits[0]
 
 
 def reference_tokens(base: Path, adapter: Path | None, prompt: list[int], count: int) -> list[int]:

@@ -1,8 +1,9 @@
-"""CUDA graphs of decode steps: captured at start for some numbers of rows, replayed for every step that fits one.
+"""CUDA graphs of steps: captured at start for some numbers of tokens, replayed for every step that fits one.
 
 Owned by the ModelRunner. A graph reads its indices from one fixed buffer and leaves its outputs at fixed addresses, valid until the
 next replay. Steps without adapters have graphs of their own, so that they pay nothing for a bank; those with adapters have one for
-each way in which adapters are computed, and fit any mix of adapters.
+each way in which adapters are computed, and fit any mix of adapters. A step of some hundred tokens that computes prompts takes
+longer to launch than to run, and so has graphs too; beyond, the device is busy long enough.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,12 +14,28 @@ import torch
 from torch import Tensor
 
 from services.generator.core.plan import StepPlan
-from services.generator.runner.lora_shape import LoraShapes
+from services.generator.core.specs import SchedulerLimits
+from services.generator.runner.lora_shape import LoraShape, LoraShapes
 from services.generator.runner.step_layout import StepLayout, StepShape, decode_shape
 from shared.modeling.transfers import copy_into
 
 SMALL_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 STEP_BEYOND = 64
+"""Numbers of decode rows for which there are graphs, and beyond the last of them the step from one to the next."""
+
+PROMPT_SIZES = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Tokens of steps that compute prompts, for which there are graphs."""
+
+
+class GraphSizes(NamedTuple):
+    """Numbers of tokens, in rising order: of steps of decode rows alone, and of those with rows that compute prompts."""
+
+    decodes: list[int]
+    prompts: list[int]
+
+    def of(self, is_decode: bool) -> list[int]:
+        """One of the two."""
+        return self.decodes if is_decode else self.prompts
 
 
 class StepOutputs(NamedTuple):
@@ -56,25 +73,28 @@ class CapturedStep:
     outputs: StepOutputs
 
 
-class DecodeGraphs:
+class StepGraphs:
     """All graphs.
 
     Args:
-        max_rows: the most decode rows of a step.
         lora: how adapters of rows may be computed; None where there are none.
     """
 
     def __init__(
-        self, compute: Compute, make_layout: MakeLayout, max_rows: int, device: torch.device, lora: LoraShapes | None
+        self,
+        compute: Compute,
+        make_layout: MakeLayout,
+        limits: SchedulerLimits,
+        device: torch.device,
+        lora: LoraShapes | None,
     ) -> None:
-        self._sizes = graph_sizes(max_rows)
+        self._sizes = graph_sizes(limits)
         self._lora = lora
-        layouts = [make_layout(shape) for shape in _shapes(self._sizes, lora)]
+        layouts = [make_layout(shape) for shape in _shapes(self._sizes, limits, lora)]
         self._packed = torch.zeros(max(layout.borders()[-1] for layout in layouts), dtype=torch.int32, device=device)
         pool = torch.cuda.graph_pool_handle()
         self._graphs = {  # the largest first, so that the others find memory for theirs
-            (layout.shape.num_rows, layout.shape.lora): self._capture(compute, layout, pool)
-            for layout in reversed(layouts)
+            _key(layout.shape): self._capture(compute, layout, pool) for layout in reversed(layouts)
         }
 
     @property
@@ -89,15 +109,17 @@ class DecodeGraphs:
             return None
         copy_into(self._packed, captured.layout.pack(plan))
         captured.graph.replay()
-        return captured.outputs.first(len(plan.rows))
+        return captured.outputs.first(len(plan.sampled))
 
     def _find(self, plan: StepPlan) -> CapturedStep | None:
-        num_rows = len(plan.rows)
-        if plan.num_decodes < num_rows or num_rows > self._sizes[-1]:
+        if plan.images is not None or len(plan.scored):
+            return None  # a graph knows no images, and keeps no hidden states
+        is_decode = plan.num_decodes == len(plan.rows)
+        size = next((size for size in self._sizes.of(is_decode) if size >= plan.num_tokens), None)
+        if size is None:
             return None
-        size = next(size for size in self._sizes if size >= num_rows)
         lora = None if self._lora is None else self._lora.of_plan(plan, size)
-        return self._graphs[size, lora]
+        return self._graphs[is_decode, size, lora]
 
     def _capture(self, compute: Compute, layout: StepLayout, pool: Any) -> CapturedStep:
         packed = self._packed[: layout.borders()[-1]]
@@ -111,15 +133,29 @@ class DecodeGraphs:
         return CapturedStep(layout, graph, outputs._replace(hidden=outputs.hidden[:0].clone()))
 
 
-def graph_sizes(max_rows: int) -> list[int]:
-    """Numbers of rows that graphs are captured for; the last is `max_rows`."""
+def graph_sizes(limits: SchedulerLimits) -> GraphSizes:
+    """Numbers of tokens that graphs are captured for."""
+    most = limits.max_num_batched_tokens
+    max_rows = min(limits.max_num_seqs, most)
     sizes = [*SMALL_SIZES, *range(SMALL_SIZES[-1] + STEP_BEYOND, max_rows, STEP_BEYOND)]
-    return [*(size for size in sizes if size < max_rows), max_rows]
+    decodes = [*(size for size in sizes if size < max_rows), max_rows]
+    return GraphSizes(decodes, [*(size for size in PROMPT_SIZES if size < most), min(PROMPT_SIZES[-1], most)])
 
 
-def _shapes(sizes: list[int], lora: LoraShapes | None) -> Iterator[StepShape]:
-    for size in sizes:
-        yield decode_shape(size, None)
-        if lora is not None:
-            for lora_shape in lora.of_decodes(size):
-                yield decode_shape(size, lora_shape)
+def prompt_shape(num_tokens: int, limits: SchedulerLimits, lora: LoraShape | None) -> StepShape:
+    """A step of `num_tokens` in rows of any length, each of which may sample."""
+    num_rows = min(num_tokens, limits.max_num_seqs)
+    return StepShape(num_tokens, 0, num_rows, num_rows, lora)
+
+
+def _shapes(sizes: GraphSizes, limits: SchedulerLimits, lora: LoraShapes | None) -> Iterator[StepShape]:
+    for size in sizes.decodes:
+        for way in [None, *(lora.of_decodes(size) if lora else [])]:
+            yield decode_shape(size, way)
+    for size in sizes.prompts:
+        for way in [None, *(lora.of_prompts(size) if lora else [])]:
+            yield prompt_shape(size, limits, way)
+
+
+def _key(shape: StepShape) -> tuple[bool, int, LoraShape | None]:
+    return shape.num_decodes > 0, shape.num_tokens, shape.lora
