@@ -11,6 +11,7 @@ from shared.http.lifecycle import Lifecycle
 from shared.http.server import serve
 from shared.observability.logging import configure_logging
 from shared.settings.base import load_settings
+from shared.settings.shape_caches import set_shape_cache_environment
 from shared.settings.threads import set_thread_environment
 
 
@@ -19,6 +20,7 @@ def main(argv: list[str]) -> int:
     settings = load_settings(RerankerSettings, argv)
     configure_logging("reranker", settings.log_level, settings.log_format)
     set_thread_environment(settings.num_threads)
+    set_shape_cache_environment()
     lifecycle = Lifecycle()
     return serve(make_reranker_app(settings, lifecycle), settings, lifecycle)
 

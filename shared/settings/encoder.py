@@ -25,12 +25,15 @@ class EncoderSettings(ModelSettings):
     max_num_batched_tokens: int | None = Field(
         None,
         ge=1,
-        description="Tokens in one forward, padding included; 2048 on a CPU and 32768 on a GPU unless given. "
+        description="Tokens in one forward, with padding if the model pads; 2048 on a CPU and 32768 on a GPU unless given. "
         "More helps a large GPU, less keeps a CPU's caches warm.",
     )
     max_num_seqs: int = Field(1024, ge=1, description="Inputs in one forward, whatever their length.")
     max_padding_share: float = Field(
-        0.3, ge=0, lt=1, description="Padding in one forward at most, as a share; less makes more, smaller forwards."
+        0.3,
+        ge=0,
+        lt=1,
+        description="Padding in one forward at most, as a share, if the model pads; less makes more, smaller forwards.",
     )
     max_queue_tokens: int = Field(
         2**18,

@@ -15,6 +15,7 @@ from shared.batching.waiting_line import PendingRequest, WaitingLine
 
 LIMITS = BatchLimits(max_tokens=40, max_rows=6, max_padding_share=0.3)
 ADD = st.lists(st.integers(1, 40), min_size=1, max_size=8)
+MANY = st.lists(st.integers(1, 40), min_size=60, max_size=90)  # beside these, a few are inserted one by one
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def make_request(loop: asyncio.AbstractEventLoop, lengths: list[int]) -> Pending
     return PendingRequest(loop.create_future(), 0.0, [[1] * length for length in lengths], len(lengths))
 
 
-@given(st.lists(st.one_of(ADD, st.just("take"), st.integers(0, 5)), max_size=40))
+@given(st.lists(st.one_of(ADD, MANY, st.just("take"), st.integers(0, 5)), max_size=40))
 def test_counts_hold_after_any_operations(
     loop: asyncio.AbstractEventLoop, operations: list[list[int] | str | int]
 ) -> None:
