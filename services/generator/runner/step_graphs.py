@@ -23,7 +23,7 @@ SMALL_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 STEP_BEYOND = 64
 """Numbers of decode rows for which there are graphs, and beyond the last of them the step from one to the next."""
 
-PROMPT_SIZES = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 1792, 2048)
+PROMPT_SIZES = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Tokens of steps that compute prompts, for which there are graphs."""
 
 
