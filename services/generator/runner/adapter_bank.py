@@ -3,8 +3,8 @@ them, the A and B of every slot, stacked.
 
 Written with slots that the scheduler's ledger decided on; read by every projection of a step. Allocates once, at start.
 Layout: of each stack, for each layer the A of all slots as rows [slots * slices * R, in] below the base projection's own rows, so
-that one product can take both; and B [slots, layers, out, R]; R being the largest rank a slot has room for. What a slot really uses
-stands in one table of ranks, and scales stay fp32 and multiply the rank-r intermediate.
+that one product can take both; and B [slots, layers, out, R]; R being the largest rank a slot has room for. One table has
+the ranks that slots really use and the scales, which stay fp32: the wide side multiplies by them.
 """
 
 from collections.abc import Mapping, Sequence
