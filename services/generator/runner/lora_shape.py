@@ -57,7 +57,7 @@ class LoraShapes:
         if len(slots) == 0:
             return None
         # Steps that compute prompts come in many sizes, so that there is but one way of them.
-        joined = self._joined if plan.num_decodes == len(plan.rows) else self._joined[-1:]
+        joined = self._joined if plan.is_decode else self._joined[-1:]
         fitting = (count for count in joined if num_tokens <= JOINED_TOKENS and count > slots[-1])
         return LoraShape(chunk_size_for(num_tokens, len(slots)), next(fitting, 0))
 
