@@ -38,29 +38,14 @@ class LoraInputs:
     chunk_size: int
     slice_sizes: tuple[int, ...]
 
-    @property
-    def metadata(self) -> tuple[Tensor, ...]:
-        """What both kernels take of the segments."""
-        s = self.segments
-        return s.row_slots, s.token_order, s.chunk_slots, s.chunk_starts, s.chunk_lens
-
     def shrink(self) -> None:
         """One launch."""
-        lora_shrink(self.h, self.x, self.a, self.ranks, *self.metadata, chunk_size=self.chunk_size)
+        lora_shrink(self.h, self.x, self.a, self.ranks, *self.segments.arrays, chunk_size=self.chunk_size)
 
     def expand(self) -> None:
         """One launch."""
-        sizes = self.slice_sizes
-        lora_expand(
-            self.y,
-            self.h[:, :, None],
-            self.b,
-            self.ranks,
-            self.scales,
-            *self.metadata,
-            chunk_size=self.chunk_size,
-            slice_sizes=sizes,
-        )
+        adapters = (self.b, self.ranks, self.scales, *self.segments.arrays)
+        lora_expand(self.y, self.h[:, :, None], *adapters, chunk_size=self.chunk_size, slice_sizes=self.slice_sizes)
 
     def expected_h(self) -> Tensor:
         """The oracle's intermediate."""

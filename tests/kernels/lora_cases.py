@@ -42,10 +42,6 @@ class LoraCase:
         is_used = torch.arange(self.a.shape[2], device=ranks.device) < ranks[..., None]
         return is_used & self.has_adapter[:, None, None]
 
-    def metadata(self) -> tuple[Tensor, ...]:
-        """What both kernels take of the segments, in their order."""
-        return tuple(getattr(self.segments, field.name) for field in fields(self.segments))
-
 
 def make_parts(case: LoraCase, parts: int) -> Tensor:
     """Random `h` [parts, T, slices, R], NaN wherever a kernel must not look."""

@@ -21,7 +21,7 @@ ROWS = {"rows": 6, "tiles": 19}
 def expand(way: str, y: torch.Tensor, h: torch.Tensor, case: LoraCase) -> None:
     """`h` is [parts, T, slices, R], or [1, T, slots, slices, R]."""
     h = h if h.dim() == 5 else h[:, :, None]
-    adapters = (case.b, case.ranks, case.scales, *case.metadata())
+    adapters = (case.b, case.ranks, case.scales, *case.segments.arrays)
     lora_expand(y, h, *adapters, chunk_size=CHUNK_OF[way], slice_sizes=case.slice_sizes)
 
 

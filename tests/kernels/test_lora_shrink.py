@@ -21,7 +21,7 @@ ROWS = {"rows": 6, "tiles": 19}
 
 
 def shrink(way: str, h: torch.Tensor, case: LoraCase) -> None:
-    lora_shrink(h, case.x, case.a, case.ranks, *case.metadata(), chunk_size=CHUNK_OF[way])
+    lora_shrink(h, case.x, case.a, case.ranks, *case.segments.arrays, chunk_size=CHUNK_OF[way])
 
 
 def oracle(case: LoraCase) -> torch.Tensor:

@@ -18,7 +18,7 @@ ROWS = {"rows": 6, "tiles": 19}
 
 
 def run(way: str, out: torch.Tensor, gate_up: torch.Tensor, h: torch.Tensor, case: LoraCase) -> None:
-    adapters = (case.b, case.ranks, case.scales, *case.metadata())
+    adapters = (case.b, case.ranks, case.scales, *case.segments.arrays)
     lora_silu_mul(out, gate_up, h, *adapters, chunk_size=CHUNK_OF[way])
 
 

@@ -29,7 +29,7 @@ class TritonKernels:
         if group is None or rows is None:
             return linear(projection, x).contiguous()
         y, h = _narrow_side(projection, x, group, rows)
-        self._expand(y, h, group, rows)
+        _add_wide_side(y, h, group, rows)
         return y
 
     def gate(self, projection: Linear, x: Tensor, group: AdapterGroup | None, rows: AdapterRows | None) -> Tensor:
@@ -51,24 +51,12 @@ class TritonKernels:
         if group is not None and rows is not None:
             h = group.intermediate(len(y))
             lora_lookup(h, token_ids, rows.segments.row_slots, group.a, group.ranks)
-            self._expand(y, h[None, :, None], group, rows)
+            _add_wide_side(y, h[None, :, None], group, rows)
         return y
 
     def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:
         """A program for each row: sorting them by adapter would need the host."""
         return AdapterRows(single_rows(row_slots), 1, 0, [])
-
-    def _expand(self, y: Tensor, h: Tensor, group: AdapterGroup, rows: AdapterRows) -> None:
-        lora_expand(
-            y,
-            h,
-            group.b,
-            group.ranks,
-            group.scales,
-            *rows.segments.arrays,
-            chunk_size=rows.chunk_size,
-            slice_sizes=group.slice_sizes,
-        )
 
     def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Residual sum and its norm, both in place."""
@@ -120,3 +108,8 @@ def _narrow_side(projection: Linear, x: Tensor, group: AdapterGroup, rows: Adapt
     h = group.intermediate(parts * len(x)).view(parts, len(x), num_slices, max_rank)
     lora_shrink(h, x, group.a, group.ranks, *rows.segments.arrays, chunk_size=rows.chunk_size)
     return linear(projection, x).contiguous(), h[:, :, None]
+
+
+def _add_wide_side(y: Tensor, h: Tensor, group: AdapterGroup, rows: AdapterRows) -> None:
+    adapters = (group.b, group.ranks, group.scales, *rows.segments.arrays)
+    lora_expand(y, h, *adapters, chunk_size=rows.chunk_size, slice_sizes=group.slice_sizes)
