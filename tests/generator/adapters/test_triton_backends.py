@@ -7,6 +7,8 @@ import torch
 
 from services.generator.core.request import SamplingParams
 from services.generator.engine.build import build_model
+from services.generator.runner import lora_shape
+from services.generator.runner.adapter_bank import SCRATCH_ROWS
 from services.generator.settings import LORA_TARGETS, GeneratorSettings
 from tests.generator.adapters.conftest import make_adapter, reference_logits
 from tests.generator.driving import OfflineEngine
@@ -49,7 +51,9 @@ def build(base, folders, **changes):
     )
 
 
-def test_greedy_text_of_a_mixed_batch(base, folders):
+def test_greedy_text_of_a_mixed_batch(base, folders, monkeypatch):
+    """Prompts have the narrow side of adapters from a kernel of its own, decode steps from the base products."""
+    monkeypatch.setattr(lora_shape, "JOINED_TOKENS", len(PROMPTS))
     built = build(
         base, folders, attention_backend="triton", kernel_backend="triton", max_num_batched_tokens=16, max_lora_rank=8
     )
@@ -62,3 +66,11 @@ def test_greedy_text_of_a_mixed_batch(base, folders):
         chosen = torch.log_softmax(expected.double(), dim=-1).amax(dim=-1)
         ours = torch.tensor([entry.logprob for entry in engine.logprobs[index]], dtype=torch.float64)
         assert (ours - chosen).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("chunk_size", [1, 16])
+def test_the_parts_of_all_rows_have_room_in_the_bank(chunk_size):
+    from services.generator.kernels.lora_shrink import num_parts  # brings in triton
+
+    for num_rows in range(1, 2 * SCRATCH_ROWS):
+        assert num_parts(num_rows, 1 << 20, chunk_size) * num_rows <= max(num_rows, SCRATCH_ROWS)
