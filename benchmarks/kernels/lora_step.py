@@ -1,4 +1,7 @@
-"""All LoRA launches of a decode step, 32 layers of the Llama-3-8B shape with a bank each: what adapters cost beside the GEMMs."""
+"""A shrink and an expand for each projection of a decode step, 32 layers of the Llama-3-8B shape with a bank each.
+
+That is what adapters cost beside the base products where these do not take the rank-r side along; the activation is left out.
+"""
 
 from benchmarks.kernels.lora_inputs import GROUPS, MIXES, LoraInputs, make_inputs
 from benchmarks.kernels.measure import Point, Points, assert_near
