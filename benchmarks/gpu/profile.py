@@ -2,7 +2,8 @@
 
 Traces part of a long answer of all rows at once and looks at what lies between the first and the last greedy choice in it: whole
 steps, whose number is that of the choices. Families overlap where kernels begin before the one before ends, so that they add up to
-more than the step; `busy` counts such time once. `--rows` is a pattern for decode rows of the table.
+more than the step; `busy` counts such time once. The rank-r side of few tokens is a part of the
+products. `--rows` is a pattern for decode rows of the table.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from services.generator.llm import LLM
 STEP_MARK = "_argmax_kernel"
 FAMILIES = (
     ("LoRA, rank-r side", r"lora_shrink"),
-    ("LoRA, wide side", r"lora_expand"),
+    ("LoRA, wide side, with its activation", r"lora_expand|lora_silu_mul"),
     ("attention", r"attention"),
     ("norms, rotary and KV write, activation", r"rms_norm|rope_kv|silu_mul"),
     ("choice of the token, indices, copies", r"argmax|step_indices|[Mm]emcpy|[Mm]emset|index|copy|elementwise"),

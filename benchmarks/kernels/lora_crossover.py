@@ -8,7 +8,7 @@ from itertools import product
 from benchmarks.kernels.lora_inputs import GROUPS, make_inputs
 from benchmarks.kernels.lora_step import check
 from benchmarks.kernels.measure import Point, Points
-from services.generator.kernels.lora_segments import CHUNK_SIZES, chunk_size_for
+from services.generator.kernels.lora_segments import chunk_size_for, chunk_sizes
 
 RANKS = (8, 16, 32, 64)
 ADAPTERS = (1, 4, 16, 64)
@@ -20,7 +20,7 @@ def points() -> Points:
     """One per rank, number of adapters, rows of each and chunk size; the bank is made for the rank."""
     for rank, num_adapters, rows_each in product(RANKS, ADAPTERS, ROWS_EACH):
         if num_adapters * rows_each <= MAX_ROWS:
-            for _, chunk_size in CHUNK_SIZES:
+            for chunk_size in chunk_sizes():
                 yield _point(rank, num_adapters, rows_each, chunk_size)
 
 

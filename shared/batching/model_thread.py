@@ -141,13 +141,17 @@ class ModelThread(Generic[AnyModel, AnyBatch]):
         busy_until = 0.0
         while (batch := self._inbox.get()) is not None:
             in_flight.append((batch, _Forward(model, batch)))
-            while in_flight and (len(in_flight) >= model.forward.max_in_flight or self._inbox.empty()):
-                batch, forward = in_flight.popleft()
-                outcome = forward.finish(busy_until)
-                busy_until = outcome.started_at + outcome.forward_s
-                self._tell(self._on_finished, batch, outcome)
-                del forward, outcome
             del batch  # its clients' data must not outlive the answer while the thread waits
+            while in_flight and (len(in_flight) >= model.forward.max_in_flight or self._inbox.empty()):
+                busy_until = self._finish(*in_flight.popleft(), busy_until)
+        while in_flight:
+            busy_until = self._finish(*in_flight.popleft(), busy_until)
+
+    def _finish(self, batch: AnyBatch, forward: "_Forward", busy_until: float) -> float:
+        """Tell what came of a forward; answers when it was done, see `_Forward.finish`."""
+        outcome = forward.finish(busy_until)
+        self._tell(self._on_finished, batch, outcome)
+        return outcome.started_at + outcome.forward_s
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told

@@ -5,6 +5,9 @@ import re
 import pytest
 
 from benchmarks.gpu.profile import Span, busy_us, family_of, report
+from services.generator.kernels.lora_expand import _lora_expand_tiles_kernel
+from services.generator.kernels.lora_shrink import _lora_shrink_rows_kernel
+from services.generator.kernels.lora_silu_mul import _lora_silu_mul_rows_kernel
 
 
 def test_time_in_which_spans_overlap_counts_once():
@@ -15,7 +18,9 @@ def test_time_in_which_spans_overlap_counts_once():
 @pytest.mark.parametrize(
     ("kernel", "family"),
     [
-        ("_lora_shrink_rows_kernel", "LoRA, rank-r side"),
+        (_lora_shrink_rows_kernel.__name__, "LoRA, rank-r side"),
+        (_lora_expand_tiles_kernel.__name__, "LoRA, wide side, with its activation"),
+        (_lora_silu_mul_rows_kernel.__name__, "LoRA, wide side, with its activation"),
         ("_paged_attention_decode_kernel", "attention"),
         ("nvjet_tst_64x64_64x13_v_bz_TNN", "products"),
         ("_argmax_kernel", "choice of the token, indices, copies"),

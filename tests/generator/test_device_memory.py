@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from services.generator.engine.device_memory import SPARE_BYTES, check_weights_fit, measure_memory
+from services.generator.engine.device_memory import SPARE_BYTES, check_weights_fit, measure_memory, must_fit
 from shared.modeling.config import read_decoder_config
 from shared.modeling.decoder_loader import decoder_bytes, load_decoder
 from shared.settings.errors import StartError
@@ -69,6 +69,14 @@ def test_a_step_that_does_not_fit_is_an_error_of_the_start(device):
         StartError, match=r"largest step does not fit .*Tried to allocate 9.00 GiB.*lower --max-num-batched"
     ):
         measure_memory(step, None, 2**20, 0.9)
+
+
+def test_what_runs_out_of_memory_before_any_step_is_an_error_of_the_start():
+    with (
+        pytest.raises(StartError, match=r"adapters do not fit: .* 9.00 GiB; .*--max-loras"),
+        must_fit("adapters do not fit"),
+    ):
+        raise torch.OutOfMemoryError("Tried to allocate 9.00 GiB")
 
 
 @pytest.mark.parametrize(("utilization", "missing"), [(1.0, "7.00"), (0.5, "28.00")])

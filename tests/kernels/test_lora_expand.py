@@ -121,3 +121,5 @@ def test_arguments_are_checked(place):
         expand("rows", case.y[:, :-1], h, case)
     with pytest.raises(KernelArgumentError, match="h has the shape"):
         expand("tiles", case.y, h[:, :-1], case)
+    with pytest.raises(KernelArgumentError, match=r"needed for all of.*'h': torch.int32"):
+        expand("rows", case.y, h.nan_to_num().int(), case)

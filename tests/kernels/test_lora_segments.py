@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from services.generator.kernels import lora_segments
 from services.generator.kernels.chunks import cut_chunks, max_chunks
 from services.generator.kernels.lora_segments import NO_ADAPTER, SegmentLayout, chunk_size_for, max_adapters_for
 
@@ -60,8 +61,11 @@ def test_rows_of_a_segment_keep_their_order():
     assert segments.token_order.tolist() == [3, 1, 4, 0, 2, 5]
 
 
+@pytest.mark.parametrize("table", [lora_segments.CHUNK_SIZES, ((1 << 30, 64),)])
 @pytest.mark.parametrize("num_rows", [1, 7, 8, 64, 127, 128, 2048])
-def test_the_most_adapters_of_a_chunk_size(num_rows):
+def test_the_most_adapters_of_a_chunk_size(num_rows, table, monkeypatch):
+    """Also of a table with one size, as benchmarks put in its place."""
+    monkeypatch.setattr(lora_segments, "CHUNK_SIZES", table)
     most = {chunk_size_for(num_rows, count): count for count in range(1, num_rows + 1)}
     assert most == {size: max_adapters_for(num_rows, size) for size in most}
 

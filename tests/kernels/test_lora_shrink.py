@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from services.generator.kernels.arguments import KernelArgumentError
-from services.generator.kernels.lora_shrink import lora_shrink
+from services.generator.kernels.lora_shrink import lora_shrink, num_parts
 from services.generator.kernels.reference import lora as reference
+from services.generator.runner.adapter_bank import SCRATCH_ROWS
 from tests.kernels.guards import Guarded
 from tests.kernels.lora_cases import CHUNK_OF, MAX_RANK, LoraCase, finite, make_case, renew
 from tests.kernels.replay import capture
@@ -85,3 +86,9 @@ def test_arguments_are_checked(place):
         shrink("tiles", h, dataclasses.replace(case, x=case.x.t().contiguous().t()))
     with pytest.raises(KernelArgumentError, match="row_slots has the shape"):
         shrink("rows", h[:, :2], dataclasses.replace(case, x=case.x[:2]))
+
+
+@pytest.mark.parametrize("chunk_size", [1, 16])
+def test_the_parts_of_all_rows_have_room_in_the_bank(chunk_size):
+    for num_rows in range(1, 2 * SCRATCH_ROWS):
+        assert num_parts(num_rows, 1 << 20, chunk_size) * num_rows <= max(num_rows, SCRATCH_ROWS)

@@ -45,7 +45,7 @@ class GroupShape:
 class GroupStack:
     """One fused projection in every layer; or the embedding or the head, which are stacks of one.
 
-    A slot of the bank keeps each stack as one A and one B, so that a copy takes as many transfers for 80 layers as for 2.
+    An adapter holds each stack as one A and one B, so that a copy takes as many transfers for 80 layers as for 2.
 
     Attributes:
         keys: of its groups, in the order of the layers.
@@ -53,6 +53,12 @@ class GroupStack:
 
     shape: GroupShape
     keys: tuple[GroupKey, ...]
+
+    @property
+    def is_in_layers(self) -> bool:
+        """Whether there is one in every layer."""
+        layer, _ = self.keys[0]
+        return layer is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ class Launch(StrEnum):
     REPLAY = "replay"
     """One graph."""
     PROMPT = "prompt"
-    """Launch by launch, since rows compute more of their prompts, or anew what was preempted, than a graph holds, or score them."""
+    """Launch by launch, since rows compute more of their prompts, or anew what was preempted, than graphs hold, or score them."""
     IMAGE = "image"
     """The same, and tokens of an image are among them."""
     NO_GRAPH = "no_graph"

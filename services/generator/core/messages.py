@@ -83,7 +83,7 @@ class EngineReady(msgspec.Struct, tag=True, frozen=True):
 
     Attributes:
         max_image_rows: rows that the images of one request may have together; 0 where the model takes no images.
-        num_graphs: CUDA graphs that were captured for decode steps.
+        num_graphs: CUDA graphs that were captured for steps.
     """
 
     max_model_len: int

@@ -199,6 +199,11 @@ class StepPlan:
         """Tokens in the step, over all rows."""
         return len(self.token_ids)
 
+    @property
+    def is_decode(self) -> bool:
+        """Whether all rows are decode rows."""
+        return self.num_decodes == len(self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class LogprobArrays:

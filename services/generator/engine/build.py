@@ -15,7 +15,7 @@ from services.generator.core.messages import EngineReady
 from services.generator.core.specs import KVCacheSpec, SchedulerLimits
 from services.generator.engine.adapter_lifecycle import AdapterLifecycle
 from services.generator.engine.adapters import LoadedAdapters, load_adapters
-from services.generator.engine.device_memory import MeasuredMemory, check_weights_fit, measure_memory
+from services.generator.engine.device_memory import MeasuredMemory, check_weights_fit, measure_memory, must_fit
 from services.generator.engine.images import LoadedImages, load_images
 from services.generator.engine.loop import EngineLoop
 from services.generator.engine.memory_budget import MemoryBudget, activation_bytes
@@ -121,8 +121,9 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     log.info("engine_device", device=str(device), dtype=str(dtype), **asdict(backends))
     limits = _limits(settings, config, device)
     weights = _weights(settings, folder, config, dtype, device)
-    adapters = load_adapters(settings, folder, config, limits, weights)
-    images = load_images(settings, folder, config, limits, dtype, device)
+    with must_fit("what adapters and images need does not fit beside the weights"):
+        adapters = load_adapters(settings, folder, config, limits, weights)
+        images = load_images(settings, folder, config, limits, dtype, device)
     limits = replace(limits, images=images.limits)
     loaded = _Loaded(LoadedModel(config, weights, backends), limits, adapters, images)
     measured = _measured_memory(settings, loaded)
@@ -140,11 +141,7 @@ def build_model(settings: GeneratorSettings) -> BuiltModel:
     log.info("memory_budget", **budget.in_gib(), kv_blocks=spec.num_blocks, kv_tokens=spec.num_tokens)
     keys = _block_keys(settings, folder, dtype, spec) if settings.enable_prefix_caching else None
     runner = loaded.runner(spec, pool)
-    if loaded.can_replay:
-        runner.warm_up()
-        if not settings.enforce_eager:
-            runner.capture_graphs()
-            log.info("graphs_captured", num_graphs=runner.num_graphs)
+    _prepare(runner, settings, loaded)
     return BuiltModel(
         scheduler=Scheduler(
             limits,
@@ -226,6 +223,16 @@ def _measured_memory(settings: GeneratorSettings, loaded: _Loaded) -> MeasuredMe
     has_graphs = loaded.can_replay and not settings.enforce_eager
     capture = probe.capture_graphs if has_graphs else None
     return measure_memory(run_largest_step, capture, block_bytes, settings.gpu_memory_utilization)
+
+
+def _prepare(runner: ModelRunner, settings: GeneratorSettings, loaded: _Loaded) -> None:
+    """Compile and capture whatever serving will launch."""
+    if not loaded.can_replay:
+        return
+    runner.warm_up()
+    if not settings.enforce_eager:
+        runner.capture_graphs()
+        log.info("graphs_captured", num_graphs=runner.num_graphs)
 
 
 def _check_fits(spec: KVCacheSpec, limits: SchedulerLimits) -> None:

@@ -1,9 +1,10 @@
 """How much KV fits beside everything else on a GPU: measured at start, before the cache is made.
 
-Called by `engine.build`, once. Makes no cache itself; what other processes take later it cannot know.
+Called by `engine.build`, at start. Makes no cache itself; what other processes take later it cannot know.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -41,6 +42,15 @@ def check_weights_fit(num_bytes: int, utilization: float) -> None:
         )
 
 
+@contextmanager
+def must_fit(complaint: str) -> Iterator[None]:
+    """Raise StartError, which begins with `complaint`, where the device's memory runs out within."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise StartError(f"{complaint}: {error}; {SMALLER}") from None
+
+
 def measure_memory(
     run_largest_step: Callable[[], None],
     capture_graphs: Callable[[], None] | None,
@@ -58,13 +68,11 @@ def measure_memory(
     Raises:
         StartError: there is no memory left for a single block; says by how much.
     """
-    try:
+    with must_fit("the largest step does not fit beside weights and adapters"):
         peak = _peak_bytes(run_largest_step)
         free, total = torch.cuda.mem_get_info()
         others = total - free - torch.cuda.memory_reserved()  # the driver's own and other processes
         graphs = _kept_bytes(capture_graphs) if capture_graphs else 0
-    except torch.OutOfMemoryError as error:
-        raise StartError(f"the largest step does not fit beside weights and adapters: {error}; {SMALLER}") from None
     available = int(total * utilization) - others - peak - graphs - SPARE_BYTES
     parts = {"total": total, "others": others, "peak": peak, "graphs": graphs, "kv": available}
     log.info("memory_measured", **{f"{name}_gib": round(size / GIB, 2) for name, size in parts.items()})

@@ -19,7 +19,7 @@ class MemoryBudget:
     Attributes:
         bank: for adapters.
         encoder: of a vision tower, with the cache of its rows.
-        graphs: for decode steps, as measured; 0 where nothing was.
+        graphs: as measured; 0 where nothing was.
         activations: for one full step.
     """
 

@@ -2,8 +2,8 @@
 
 Semantics:  delta[t, n] = scale · Σ_r B[n, r] · (Σ_p h[p, t, r]), r below the adapter's rank; fp32.
 Source:     LoRA, arXiv:2106.09685, §4.1.
-Called by the kernels that end a projection: `lora_expand` where nothing else is to be done, `lora_silu_mul` and `rope_kv_write`
-where something is. Weights are loaded before the wait for what the kernels before this one wrote, which is nothing but `h`.
+Called by the kernels that end a projection: `lora_expand`, and `lora_silu_mul` where the activation follows. Weights are loaded
+before the wait for what earlier kernels wrote, which is nothing but `h`.
 """
 
 import torch
@@ -15,6 +15,7 @@ from services.generator.kernels.arguments import (
     KernelArgumentError,
     check_contiguous,
     check_dtype,
+    check_floats,
     check_last_axis,
     check_shape,
 )
@@ -28,8 +29,8 @@ def check_delta(num_rows: int, h: Tensor, b: Tensor, ranks: Tensor, scales: Tens
     """Raise unless these are one projection's.
 
     Args:
-        h: [parts, T, H, slices, R], H being 1 where each row has the intermediate of its own adapter only, the number of slots or
-            fewer where it has those of the first H slots; contiguous on its last two axes.
+        h: [parts, T, H, slices, R] fp16, bf16 or fp32, H being 1 where each row has the intermediate of its own adapter only, the
+            number of slots or fewer where it has those of the first H slots; contiguous on its last two axes.
         b: [slots, out, R], contiguous on its last axis.
         ranks: [slots, slices] int32, contiguous.
         scales: [slots, slices] fp32, contiguous.
@@ -40,6 +41,7 @@ def check_delta(num_rows: int, h: Tensor, b: Tensor, ranks: Tensor, scales: Tens
     check_shape("scales", scales, *ranks.shape)
     check_shape("h", h, None, num_rows, None, ranks.shape[1], max_rank)
     check_last_axis(b=b, h=h)
+    check_floats(h=h)
     check_dtype(torch.int32, ranks=ranks)
     check_dtype(torch.float32, scales=scales)
     check_contiguous(ranks=ranks, scales=scales)

@@ -55,14 +55,14 @@ def lora_expand(
     strides = (y.stride(0), *h_strides(h), b.stride(0), b.stride(1))
     if chunk_size == 1:
         block_n, num_warps = next(blocks for limit, blocks in ROW_BLOCKS if num_rows <= limit)
-        _expand_rows_kernel[(num_rows, _num_tiles(slice_sizes, block_n))](
+        _lora_expand_rows_kernel[(num_rows, _num_tiles(slice_sizes, block_n))](
             y, h, b, ranks, scales, row_slots, max_rank, *strides,
             SLICE_SIZES=slice_sizes, NUM_PARTS=parts, NUM_SLICES=num_slices,
             BLOCK_N=block_n, BLOCK_R=RANK_BLOCK, VECTOR=vector(max_rank), num_warps=num_warps, **overlap_options(y),
         )  # fmt: skip
         return
     block_n, num_warps = TILE_BLOCKS[chunk_size]
-    _expand_tiles_kernel[(len(chunk_slots), _num_tiles(slice_sizes, block_n))](
+    _lora_expand_tiles_kernel[(len(chunk_slots), _num_tiles(slice_sizes, block_n))](
         y, h, b, ranks, scales, token_order, chunk_slots, chunk_starts, chunk_lens, max_rank, *strides,
         SLICE_SIZES=slice_sizes, NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_M=chunk_size, BLOCK_N=block_n,
         BLOCK_R=RANK_BLOCK, VECTOR=vector(max_rank), PRECISION="ieee" if y.dtype == torch.float32 else "tf32",
@@ -104,7 +104,7 @@ def _columns(tile, SLICE_SIZES: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_N:
 
 
 @triton.jit(do_not_specialize_on_alignment=["row_slots_ptr"])
-def _expand_rows_kernel(
+def _lora_expand_rows_kernel(
     y_ptr, h_ptr, b_ptr, ranks_ptr, scales_ptr, row_slots_ptr, max_rank,
     stride_yt, stride_hp, stride_ht, stride_hslot, stride_bslot, stride_bn,
     SLICE_SIZES: tl.constexpr, NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr,
@@ -137,7 +137,7 @@ def _expand_rows_kernel(
 
 
 @triton.jit(do_not_specialize_on_alignment=["order_ptr", "chunk_slots_ptr", "chunk_starts_ptr", "chunk_lens_ptr"])
-def _expand_tiles_kernel(
+def _lora_expand_tiles_kernel(
     y_ptr, h_ptr, b_ptr, ranks_ptr, scales_ptr, order_ptr, chunk_slots_ptr, chunk_starts_ptr, chunk_lens_ptr, max_rank,
     stride_yt, stride_hp, stride_ht, stride_hslot, stride_bslot, stride_bn,
     SLICE_SIZES: tl.constexpr, NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_M: tl.constexpr,
@@ -150,7 +150,7 @@ def _expand_tiles_kernel(
     slot = tl.load(chunk_slots_ptr + chunk).to(tl.int64)
     if slot < 0:
         wait_for_inputs(OVERLAPS)  # else this kernel might end before those that it follows
-        return  # no such chunk in this step
+        return  # base rows, or no such chunk in this step
     slice_id, first_n, end_n = _columns(tl.program_id(1), SLICE_SIZES, NUM_SLICES, BLOCK_N)
     rank = tl.load(ranks_ptr + slot * NUM_SLICES + slice_id)
     if rank == 0:

@@ -1,7 +1,7 @@
 """Which rows of a step use which adapter slot: the rows sorted into segments, and the segments cut into chunks.
 
-Made once per step by whoever makes the step's inputs, from the slot of every row, and read by `lora_shrink` and `lora_expand` of
-all layers. Holds no tensor of an adapter; must not import torch or triton. Make it anew whenever a row or a slot changed hands.
+Made once per step by whoever makes the step's inputs, from the slot of every row, and read by the LoRA kernels of all layers. Holds
+no tensor of an adapter; must not import torch or triton. Make it anew whenever a row or a slot changed hands.
 Source: Punica, arXiv:2310.18547, §4 (segments); chunks of one size, so that one popular adapter does not unbalance the grid.
 """
 
@@ -20,6 +20,11 @@ CHUNK_SIZES: tuple[tuple[int, int], ...] = ((7, 1), (127, 16), (1 << 30, 64))
 ArrayT = TypeVar("ArrayT")
 
 
+def chunk_sizes() -> list[int]:
+    """All there are, in rising order."""
+    return [size for _, size in CHUNK_SIZES]
+
+
 def chunk_size_for(num_rows: int, num_adapters: int) -> int:
     """The chunk size that is fastest for a step; 1 means a program per row.
 
@@ -33,10 +38,10 @@ def chunk_size_for(num_rows: int, num_adapters: int) -> int:
 
 def max_adapters_for(num_rows: int, chunk_size: int) -> int:
     """The most different adapters for which `chunk_size_for` answers this chunk size."""
-    if chunk_size == 1:
+    index = chunk_sizes().index(chunk_size)
+    if index == 0:
         return num_rows
-    sizes = [size for _, size in CHUNK_SIZES]
-    limit, _ = CHUNK_SIZES[sizes.index(chunk_size) - 1]
+    limit, _ = CHUNK_SIZES[index - 1]
     return num_rows // (limit + 1)
 
 

@@ -67,13 +67,13 @@ def lora_shrink(
     strides = (x.stride(0), a.stride(0), a.stride(1), a.stride(2))
     if chunk_size == 1:
         block_k, num_warps = next(blocks for limit, blocks in ROW_BLOCKS[x.dtype] if num_rows <= limit)
-        _shrink_rows_kernel[(num_rows, parts, num_slices)](
+        _lora_shrink_rows_kernel[(num_rows, parts, num_slices)](
             h, x, a, ranks, row_slots, num_rows, x.shape[1], max_rank, *strides,
             NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_R=RANK_BLOCK, BLOCK_K=block_k, num_warps=num_warps, **overlap_options(x),
         )  # fmt: skip
         return
     block_k, num_warps, num_stages = TILE_BLOCKS[x.dtype]
-    _shrink_tiles_kernel[(len(chunk_slots), parts, num_slices)](
+    _lora_shrink_tiles_kernel[(len(chunk_slots), parts, num_slices)](
         h, x, a, ranks, token_order, chunk_slots, chunk_starts, chunk_lens, num_rows, x.shape[1], max_rank, *strides,
         NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_M=chunk_size, BLOCK_R=RANK_BLOCK, BLOCK_K=block_k,
         num_warps=num_warps, num_stages=num_stages, **overlap_options(x),
@@ -93,7 +93,7 @@ def _check(h: Tensor, x: Tensor, a: Tensor, ranks: Tensor) -> None:
 
 
 @triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["row_slots_ptr"])
-def _shrink_rows_kernel(
+def _lora_shrink_rows_kernel(
     h_ptr, x_ptr, a_ptr, ranks_ptr, row_slots_ptr, num_rows, in_features, max_rank,
     stride_xt, stride_aslot, stride_as, stride_ar,
     NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -136,7 +136,7 @@ def _shrink_rows_kernel(
     do_not_specialize=["num_rows"],
     do_not_specialize_on_alignment=["order_ptr", "chunk_slots_ptr", "chunk_starts_ptr", "chunk_lens_ptr"],
 )
-def _shrink_tiles_kernel(
+def _lora_shrink_tiles_kernel(
     h_ptr, x_ptr, a_ptr, ranks_ptr, order_ptr, chunk_slots_ptr, chunk_starts_ptr, chunk_lens_ptr,
     num_rows, in_features, max_rank,
     stride_xt, stride_aslot, stride_as, stride_ar,
@@ -152,7 +152,7 @@ def _shrink_tiles_kernel(
     slice_id = tl.program_id(2)
     slot = tl.load(chunk_slots_ptr + chunk).to(tl.int64)
     if slot < 0:
-        return  # no such chunk in this step
+        return  # base rows, or no such chunk in this step
     num_mine = tl.load(chunk_lens_ptr + chunk)
     rank = tl.load(ranks_ptr + slot * NUM_SLICES + slice_id)
     offs_m = tl.arange(0, BLOCK_M)

@@ -55,13 +55,13 @@ def lora_silu_mul(
     sizes = {"NUM_PARTS": parts, "BLOCK_R": RANK_BLOCK, "VECTOR": vector(max_rank)}
     if chunk_size == 1:
         block_f, num_warps = ROW_BLOCK
-        _silu_mul_rows_kernel[(num_rows, triton.cdiv(width, block_f))](
+        _lora_silu_mul_rows_kernel[(num_rows, triton.cdiv(width, block_f))](
             out, gate_up, h, b, ranks, scales, row_slots, width, max_rank, *strides,
             BLOCK_F=block_f, num_warps=num_warps, **sizes, **overlap_options(out),
         )  # fmt: skip
         return
     block_f, num_warps = TILE_BLOCKS[chunk_size]
-    _silu_mul_tiles_kernel[(len(chunk_slots), triton.cdiv(width, block_f))](
+    _lora_silu_mul_tiles_kernel[(len(chunk_slots), triton.cdiv(width, block_f))](
         out, gate_up, h, b, ranks, scales, token_order, chunk_slots, chunk_starts, chunk_lens, width, max_rank, *strides,
         BLOCK_M=chunk_size, BLOCK_F=block_f, PRECISION="ieee" if out.dtype == torch.float32 else "tf32",
         num_warps=num_warps, **sizes, **overlap_options(out),
@@ -74,7 +74,7 @@ def _silu(x):
 
 
 @triton.jit(do_not_specialize_on_alignment=["row_slots_ptr"])
-def _silu_mul_rows_kernel(
+def _lora_silu_mul_rows_kernel(
     out_ptr, gate_up_ptr, h_ptr, b_ptr, ranks_ptr, scales_ptr, row_slots_ptr, width, max_rank,
     stride_outt, stride_gate_upt, stride_hp, stride_ht, stride_hslot, stride_bslot, stride_bn,
     NUM_PARTS: tl.constexpr, BLOCK_R: tl.constexpr, VECTOR: tl.constexpr, BLOCK_F: tl.constexpr,
@@ -111,7 +111,7 @@ def _silu_mul_rows_kernel(
 
 
 @triton.jit(do_not_specialize_on_alignment=["order_ptr", "chunk_slots_ptr", "chunk_starts_ptr", "chunk_lens_ptr"])
-def _silu_mul_tiles_kernel(
+def _lora_silu_mul_tiles_kernel(
     out_ptr, gate_up_ptr, h_ptr, b_ptr, ranks_ptr, scales_ptr,
     order_ptr, chunk_slots_ptr, chunk_starts_ptr, chunk_lens_ptr, width, max_rank,
     stride_outt, stride_gate_upt, stride_hp, stride_ht, stride_hslot, stride_bslot, stride_bn,

@@ -3,8 +3,8 @@ them, the A and B of every slot, stacked.
 
 Written with slots that the scheduler's ledger decided on; read by every projection of a step. Allocates once, at start.
 Layout: of each stack, for each layer the A of all slots as rows [slots * slices * R, in] below the base projection's own rows, so
-that one product can take both; and B [slots, layers, out, R]; R being the largest rank a slot has room for. What a slot really uses
-stands in one table of ranks, and scales stay fp32 and multiply the rank-r intermediate.
+that one product can take both; and B [slots, layers, out, R]; R being the largest rank a slot has room for. One table has
+the ranks that slots really use and the scales, which stay fp32: the wide side multiplies by them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,19 +41,17 @@ class AdapterBank:
         joined = join_layers(weights, stacks, spec)
         self._stacks = {name: _Stack(stack, spec, joined[name]) for name, stack in stacks.items()}
         largest = max(stack.largest for stack in self._stacks.values())
-        # What is copied from a host and is not as wide as the slot lies here first: a transfer of many short rows is slow.
+        # What a host sends and does not stand in one piece in a slot lies here first: a transfer of many short rows is slow.
         self._staging = torch.empty(largest if device.type == "cuda" else 0, dtype=dtype, device=device)
         table = _Table(stacks, spec.num_slots, device)
-        widest, num_rows = (
-            max(len(stack.shape.modules) for stack in stacks.values()),
-            max(spec.max_tokens, SCRATCH_ROWS),
-        )
-        self._scratch = torch.zeros(num_rows * widest * spec.max_rank, dtype=torch.float32, device=device)
+        widest = max(len(stack.shape.modules) for stack in stacks.values())
+        num_scratch = max(spec.max_tokens, SCRATCH_ROWS) * widest * spec.max_rank
+        self._scratch = torch.zeros(num_scratch, dtype=torch.float32, device=device)
         self._groups = {
             key: AdapterGroup(
                 *stack.group(level),
                 *table.group(key),
-                None if key[0] is None else joined[name][level],
+                joined[name][level] if stacks[name].is_in_layers else None,
                 self._scratch,
                 stacks[name].shape.slice_sizes,
             )

@@ -26,9 +26,9 @@ def join_layers(
     """
     joined: dict[str, list[Linear]] = {name: [] for name in stacks}
     for name, stack in stacks.items():
-        if stack.keys[0][0] is None:
+        if not stack.is_in_layers:
             joined[name].append(_join(Linear(weights.embedding[:0, :0]), stack.shape, spec))
-    in_layers = [name for name, stack in stacks.items() if stack.keys[0][0] is not None]
+    in_layers = [name for name, stack in stacks.items() if stack.is_in_layers]
     for index, layer in enumerate(weights.layers):
         for name in in_layers:
             joined[name].append(_join(getattr(layer, name), stacks[name].shape, spec))

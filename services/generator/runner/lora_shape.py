@@ -11,7 +11,7 @@ import numpy as np
 
 from services.generator.core.plan import StepPlan
 from services.generator.core.slots import NO_ADAPTER
-from services.generator.kernels.lora_segments import CHUNK_SIZES, chunk_size_for
+from services.generator.kernels.lora_segments import chunk_size_for, chunk_sizes
 
 JOINED_TOKENS = 256
 """Up to so many tokens the base products take the rank-r side of all first slots along: they wait for weights, not for sums."""
@@ -57,7 +57,7 @@ class LoraShapes:
         if len(slots) == 0:
             return None
         # Steps that compute prompts come in many sizes, so that there is but one way of them.
-        joined = self._joined if plan.num_decodes == len(plan.rows) else self._joined[-1:]
+        joined = self._joined if plan.is_decode else self._joined[-1:]
         fitting = (count for count in joined if num_tokens <= JOINED_TOKENS and count > slots[-1])
         return LoraShape(chunk_size_for(num_tokens, len(slots)), next(fitting, 0))
 
@@ -73,7 +73,7 @@ class LoraShapes:
 
     def of_tokens(self, num_tokens: int) -> Iterator[LoraShape]:
         """Such that with them every kernel is launched in every way there is for this many tokens."""
-        for chunk_size, num_joined in product(sorted({size for _, size in CHUNK_SIZES}), self._widest(num_tokens)):
+        for chunk_size, num_joined in product(chunk_sizes(), self._widest(num_tokens)):
             yield LoraShape(chunk_size, num_joined)
 
     def _widest(self, num_tokens: int) -> list[int]:

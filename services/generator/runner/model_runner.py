@@ -270,6 +270,6 @@ class ModelRunner:
 
 
 def _why_not_replayed(plan: StepPlan) -> Launch:
-    if plan.num_decodes == len(plan.rows):
+    if plan.is_decode:
         return Launch.NO_GRAPH
     return Launch.PROMPT if plan.images is None else Launch.IMAGE

@@ -114,12 +114,11 @@ class StepGraphs:
     def _find(self, plan: StepPlan) -> CapturedStep | None:
         if plan.images is not None or len(plan.scored):
             return None  # a graph knows no images, and keeps no hidden states
-        is_decode = plan.num_decodes == len(plan.rows)
-        size = next((size for size in self._sizes.of(is_decode) if size >= plan.num_tokens), None)
+        size = next((size for size in self._sizes.of(plan.is_decode) if size >= plan.num_tokens), None)
         if size is None:
             return None
         lora = None if self._lora is None else self._lora.of_plan(plan, size)
-        return self._graphs[is_decode, size, lora]
+        return self._graphs[plan.is_decode, size, lora]
 
     def _capture(self, compute: Compute, layout: StepLayout, pool: Any) -> CapturedStep:
         packed = self._packed[: layout.borders()[-1]]

@@ -3,10 +3,10 @@
 Semantics:  h[t, s] = A[slot_t, s] x[t], in fp32;  y[t, slice s] += scale[slot_t, s] · B[slot_t, slice s] h[t, s].
             Rows at NO_ADAPTER are left as they are.
 Source:     LoRA, arXiv:2106.09685, §4.1; grouped by adapter as in Punica, arXiv:2310.18547, §4.
-The serving backend on a CPU and the oracle of the Triton kernels `lora_shrink` and `lora_expand`. Never loops over rows and never
-copies weights: slots that lie together are one batched product over a view of the bank, and a batch that uses one adapter is one
-plain product. Unlike the kernels it reads the bank up to the highest rank among such slots, so that what lies beyond a slot's own
-rank must be finite.
+The serving backend on a CPU and the oracle of the Triton kernels `lora_shrink`, `lora_expand` and, with `silu_mul`,
+`lora_silu_mul`. Never loops over rows and never copies weights: slots that lie together are one batched product over a view of the
+bank, and a batch that uses one adapter is one plain product. Unlike the kernels it reads the bank up to the highest rank among such
+slots, so that what lies beyond a slot's own rank must be finite.
 """
 
 from dataclasses import dataclass
