@@ -1,14 +1,11 @@
 """Reranking over HTTP against `CrossEncoder.predict` in this process, in turns on the same pairs, in one run.
 
-`python -m benchmarks.serving.rerank`, with the embedded models in `models/`. The cross-encoder is the embedded MiniLM with a random
-head: its scores mean nothing, its speed is that of any model of its shape. Only the ratios mean anything on a shared machine. The
+`python -m benchmarks.serving.rerank`, with the embedded models in `models/`. Only the ratios mean anything on a shared machine. The
 second table has the latency of short requests of many clients, beside the same peer called by one client at a time behind a lock.
 """
 
 import argparse
-import shutil
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,38 +27,32 @@ SHORT_DOCUMENTS = 8
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, default=Path("models/all-minilm-l6-v2"))
+    parser.add_argument("--model", type=Path, default=Path("models/minilm-reranker"))
     parser.add_argument("--documents", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2)
     options, extra = parser.parse_known_args()
     documents = make_texts(options.documents)
-    with tempfile.TemporaryDirectory(prefix="trivium-bench-") as name:
-        peer = save_and_load_peer(options.model, Path(name), options.threads)
-        reranker = service("reranker", "--model", name, "--num-threads", str(options.threads), *extra)
-        with running(reranker), httpx.Client(base_url=reranker.url, timeout=600) as client:
-            whole = (partial(ask, client, documents), partial(predict, peer, documents))
-            print_ratio(f"1 x {len(documents)} documents", *whole, options.rounds)
-            short = documents[:SHORT_DOCUMENTS]
-            lock = threading.Lock()
-            print_latencies("served", partial(ask, client, short), options.clients)
-            print_latencies("peer behind a lock", partial(predict_alone, peer, short, lock), options.clients)
+    peer = load_peer(options.model, options.threads)
+    reranker = service("reranker", "--model", str(options.model), "--num-threads", str(options.threads), *extra)
+    with running(reranker), httpx.Client(base_url=reranker.url, timeout=600) as client:
+        whole = (partial(ask, client, documents), partial(predict, peer, documents))
+        print_ratio(f"1 x {len(documents)} documents", *whole, options.rounds)
+        short = documents[:SHORT_DOCUMENTS]
+        lock = threading.Lock()
+        print_latencies("served", partial(ask, client, short), options.clients)
+        print_latencies("peer behind a lock", partial(predict_alone, peer, short, lock), options.clients)
 
 
-def save_and_load_peer(model: Path, folder: Path, num_threads: int) -> Any:
-    """Write a cross-encoder to `folder`; sentence-transformers on it, with the thread settings that the service gives itself."""
+def load_peer(model: Path, num_threads: int) -> Any:
+    """sentence-transformers on the same folder, with the thread settings that the service gives itself."""
     set_thread_environment(num_threads)
     import torch  # reads the environment when it is imported
     from sentence_transformers import CrossEncoder
-    from transformers import AutoModelForSequenceClassification
 
     torch.set_num_threads(num_threads)
-    torch.manual_seed(0)
-    AutoModelForSequenceClassification.from_pretrained(model, num_labels=1).save_pretrained(folder)
-    for path in model.glob("tokenizer*.json"):
-        shutil.copy(path, folder)
-    return CrossEncoder(str(folder), device="cpu")
+    return CrossEncoder(str(model), device="cpu")
 
 
 def ask(client: httpx.Client, documents: Sequence[str]) -> None:
@@ -90,14 +81,16 @@ def seconds_of(work: Callable[[], None]) -> float:
 def print_ratio(name: str, ours: Callable[[], None], peer: Callable[[], None], rounds: int) -> None:
     """The medians over `rounds`, the peer measured just before and just after ours."""
     ours(), peer()
-    mine, ratios = [], []
+    mine, theirs, ratios = [], [], []
     for _ in range(rounds):
         before, own, after = seconds_of(peer), seconds_of(ours), seconds_of(peer)
         mine.append(own)
-        ratios.append((before + after) / 2 / own)
-    print(f"{'':<28}{'p50 s':>9}{'peer / ours':>13}{'spread':>14}")
+        theirs.append((before + after) / 2)
+        ratios.append(theirs[-1] / own)
+    print(f"{'':<28}{'ours p50 s':>12}{'peer p50 s':>12}{'peer / ours':>13}{'spread':>14}")
     spread = f"{min(ratios):.2f} … {max(ratios):.2f}"
-    print(f"{name:<28}{statistics.median(mine):>9.3f}{statistics.median(ratios):>12.2f}x{spread:>14}", flush=True)
+    medians = [statistics.median(values) for values in (mine, theirs, ratios)]
+    print(f"{name:<28}{medians[0]:>12.3f}{medians[1]:>12.3f}{medians[2]:>12.2f}x{spread:>14}", flush=True)
 
 
 def print_latencies(name: str, work: Callable[[], None], num_clients: int, num_requests: int = 200) -> None:

