@@ -9,23 +9,22 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from benchmarks.commit import current_commit
 from benchmarks.gpu.check import num_wrong
 from benchmarks.gpu.decode import GREEDY, NUM_STEPS, Workload, in_turn
-from benchmarks.gpu.model import CONFIG, TINY, write_adapter, write_model
+from benchmarks.gpu.model import CONFIG, TINY
 from benchmarks.gpu.results import Results, Steps
-from benchmarks.gpu.rows import BANKS, NUM_SLOTS, PREFILL_LEN, Bank
-from benchmarks.kernels.__main__ import current_commit
+from benchmarks.gpu.rows import BANKS, PREFILL_LEN, Bank
+from benchmarks.gpu.start import write_bank
 from services.generator.llm import LLM
 from shared.modeling.config import read_decoder_config
 from shared.modeling.decoder_loader import make_random_decoder
 from shared.modeling.device import choose_device
 from shared.settings.model_folder import read_json
 
-SETTINGS = {"load_format": "dummy", "dtype": "bfloat16", "max_model_len": 4096, "gpu_memory_utilization": 0.75}
 NUM_CHECKED, CHECKED_LEN = 16, 33
 """Rows of 64 decoded together whose tokens are checked, and how many of each."""
 
@@ -45,17 +44,6 @@ def main() -> None:
                 _run(results, bank, Path(folder), is_tiny=options.tiny)
     if not options.tiny:
         results.write(options.out, options.commit)
-
-
-def write_bank(bank: Bank, folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Make model and adapters in an empty folder; the arguments of an `LLM` for them."""
-    model = write_model(folder / "model", config)
-    lora = [
-        f"{name}={write_adapter(folder / name, config, rank, seed)}"
-        for seed, (name, rank) in enumerate(bank.ranks.items())
-    ]
-    adapters = {"lora": lora, "max_lora_rank": max(bank.ranks.values()), "max_loras": NUM_SLOTS} if lora else {}
-    return {**SETTINGS, "model": str(model), "max_num_seqs": bank.max_rows, **adapters}
 
 
 def _run(results: Results, bank: Bank, folder: Path, *, is_tiny: bool) -> None:

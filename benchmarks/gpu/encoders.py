@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import transformers
 
+from benchmarks.commit import current_commit
 from benchmarks.gpu.encoder_http import embed_over_http, rerank_over_http
 from benchmarks.gpu.encoder_model import (
     BASE,
@@ -30,7 +31,6 @@ from benchmarks.gpu.encoder_model import (
     write_encoder,
 )
 from benchmarks.gpu.encoder_peer import check, embed, load_peer
-from benchmarks.kernels.__main__ import current_commit
 from benchmarks.serving.services import running, service
 from services.embedder.settings import EmbedderSettings
 from shared.batching.micro_batcher import BatcherSpec, MicroBatcher

@@ -4,6 +4,7 @@ Weights of the model are made in place when it is loaded; those of adapters are 
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,12 @@ def write_adapter(folder: Path, config: dict[str, Any], rank: int, seed: int) ->
                 tensors[f"{prefix}.{part}.weight"] = values.bfloat16().cpu()
     save_file(tensors, folder / "adapter_model.safetensors")
     return folder
+
+
+def write_adapters(folder: Path, config: dict[str, Any], ranks: Mapping[str, int]) -> list[str]:
+    """One for each name, of its rank, in a folder of that name; as values of `--lora`."""
+    names = enumerate(ranks)
+    return [f"{name}={write_adapter(folder / name, config, ranks[name], seed)}" for seed, name in names]
 
 
 def projections(config: dict[str, Any]) -> dict[str, tuple[int, int]]:

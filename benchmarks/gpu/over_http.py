@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.commit import current_commit
 from benchmarks.gpu.decode import GREEDY, NUM_STEPS, PROMPT_LEN, in_turn, random_prompts, step_ms
-from benchmarks.gpu.model import CONFIG, TINY, write_adapter, write_model
+from benchmarks.gpu.model import CONFIG, TINY, write_adapters, write_model
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.rows import ADAPTERS, NUM_SLOTS
-from benchmarks.kernels.__main__ import current_commit
 from benchmarks.serving.services import running, service
 from services.generator.core.launch import Launch
 
@@ -48,10 +48,7 @@ def _run(results: Results, row: str, ranks: dict[str, int], *, is_tiny: bool) ->
     config, num_steps = (TINY, 4) if is_tiny else (CONFIG, NUM_STEPS)
     with tempfile.TemporaryDirectory(prefix="trivium-bench-") as folder:
         model = write_model(Path(folder) / "model", config)
-        lora = [
-            f"{name}={write_adapter(Path(folder) / name, config, rank, i)}"
-            for i, (name, rank) in enumerate(ranks.items())
-        ]
+        lora = write_adapters(Path(folder), config, ranks)
         generator = service("generator", *_flags(model, lora))
         names = [name or model.name for name in in_turn(list(ranks), NUM_ROWS)]
         with running(generator):

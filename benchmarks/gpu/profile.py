@@ -20,10 +20,10 @@ from typing import NamedTuple
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu.__main__ import write_bank
 from benchmarks.gpu.decode import GREEDY, Workload, in_turn
 from benchmarks.gpu.model import CONFIG
 from benchmarks.gpu.rows import BANKS, DecodeRow
+from benchmarks.gpu.start import write_bank
 from services.generator.llm import LLM
 
 STEP_MARK = "_argmax_kernel"

@@ -6,10 +6,10 @@ Needs a CUDA device, torch and triton only. `--rows` is a pattern for the names 
 import argparse
 import fnmatch
 import json
-import subprocess
 from pathlib import Path
 from types import ModuleType
 
+from benchmarks.commit import current_commit
 from benchmarks.kernels import (
     argmax,
     lora_crossover,
@@ -39,12 +39,6 @@ BENCHES = {
 }
 SWEEPS = {"lora_crossover": lora_crossover}
 """Long ones, which run only where their name is given."""
-
-
-def current_commit() -> str:
-    """The commit, with a mark where files differ from it; `unknown` outside a repository."""
-    answer = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    return answer.stdout.strip() or "unknown"
 
 
 def _wanted(pattern: str) -> dict[str, ModuleType]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu.model import CONFIG, TINY, write_adapter, write_model
+from benchmarks.gpu.model import CONFIG, TINY, write_adapters, write_model
 from benchmarks.serving.adapter_load import Load, Measured, Sizes, joined
 from services.generator.engine.handle import EngineHandle
 from services.generator.engine.threads import EngineThreads
@@ -38,7 +38,7 @@ def main() -> None:
         config = MODELS[options.model]
         model = write_model(Path(folder) / "model", config)
         names = [f"a{number}" for number in range(NUM_ADAPTERS)]
-        lora = [f"{name}={write_adapter(Path(folder) / name, config, RANK, i)}" for i, name in enumerate(names)]
+        lora = write_adapters(Path(folder), config, dict.fromkeys(names, RANK))
         settings = GeneratorSettings(
             model=str(model),
             load_format="dummy",
