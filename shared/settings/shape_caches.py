@@ -6,8 +6,8 @@ of tokens in a batch is a shape of its own; their 1,024 places each hold code an
 
 import os
 
-NUM_PLACES = "128"
-"""32 numbers of tokens, four products each. One that was forgotten costs a few milliseconds of the forward that meets it again."""
+NUM_PLACES = "64"
+"""16 numbers of tokens, four products each. One that was forgotten costs a few milliseconds of the forward that meets it again."""
 
 
 def set_shape_cache_environment() -> None:

@@ -3,6 +3,8 @@
 Called by `engine.build`, once; an adapter that was named and cannot be served stops the start and says why.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +31,9 @@ from shared.observability.logging import get_logger
 from shared.settings.errors import StartError
 
 log = get_logger(__name__)
+
+Read = Callable[[str, AdapterPlace], PackedAdapter]
+"""Read a folder at start; the text says on whose wish, for the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,14 @@ def load_adapters(
     registry = AdapterRegistry(settings.max_loras, settings.max_cpu_loras, EvictionOrder(settings.lora_eviction))
     snapshots = AdapterSnapshots(registry, _contract(settings, config, target, storage.bank.num_bytes), storage)
     catalog = AdapterCatalog(registry, storage.versions, snapshots.descriptions)
-    _serve_named(settings, target, registry, catalog)
+
+    def read(what: str, place: AdapterPlace) -> PackedAdapter:
+        began = time.perf_counter()
+        adapter = _read(what, place, target)
+        snapshots.note_read(time.perf_counter() - began)
+        return adapter
+
+    _serve_named(settings, read, registry, catalog)
     roots = [_root(path) for path in settings.lora_root]
     scanner = AdapterScanner(roots, target, settings.model_name, settings.lora_scan_interval) if roots else None
     if scanner is not None:
@@ -97,7 +109,7 @@ def load_adapters(
         catalog.enter_scan(scan)
         snapshots.reject(scan.rejects)
         log.info("adapters_listed", num_adapters=len(scan.found), num_rejects=len(scan.rejects))
-        _preload(settings, target, registry, catalog)
+        _preload(settings, read, registry, catalog)
     lifecycle = AdapterLifecycle(
         snapshots,
         catalog,
@@ -109,22 +121,18 @@ def load_adapters(
     return LoadedAdapters(registry, storage, lifecycle)
 
 
-def _serve_named(
-    settings: GeneratorSettings, target: AdapterTarget, registry: AdapterRegistry, catalog: AdapterCatalog
-) -> None:
+def _serve_named(settings: GeneratorSettings, read: Read, registry: AdapterRegistry, catalog: AdapterCatalog) -> None:
     """Every `--lora` is read, so that none is bad; those beyond the room in host memory are read again when they are wanted."""
     for name, path in settings.adapters.items():
         place = AdapterPlace(path, None)
-        adapter = _read(f"--lora {name}={path}", place, target)
+        adapter = read(f"--lora {name}={path}", place)
         if registry.host.has_room:
             catalog.serve(name, place, adapter)
         else:
             catalog.register(name, place, describe(name, path, adapter.report))
 
 
-def _preload(
-    settings: GeneratorSettings, target: AdapterTarget, registry: AdapterRegistry, catalog: AdapterCatalog
-) -> None:
+def _preload(settings: GeneratorSettings, read: Read, registry: AdapterRegistry, catalog: AdapterCatalog) -> None:
     for name in settings.lora_preload:
         version = registry.find(name)
         if version is None:
@@ -134,7 +142,7 @@ def _preload(
         if not registry.host.has_room:
             raise StartError(f"--lora-preload {name}: there is no room for it; raise --max-cpu-loras")
         place = catalog.place(version)
-        catalog.fill(version, place, _read(f"--lora-preload {name}", place, target))
+        catalog.fill(version, place, read(f"--lora-preload {name}", place))
 
 
 def _read(what: str, place: AdapterPlace, target: AdapterTarget) -> PackedAdapter:

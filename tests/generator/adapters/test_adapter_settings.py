@@ -7,7 +7,9 @@ from services.generator import LLM
 from services.generator.core.adapter_view import AdapterView
 from services.generator.core.adapters import AdapterCounts, AdapterDescription, AdapterState, AdapterTier, BankContract
 from services.generator.core.messages import AdapterChanges
+from services.generator.engine.build import build_model
 from services.generator.metrics import GeneratorMetrics
+from services.generator.settings import GeneratorSettings
 from shared.settings.errors import StartError
 from tests.generator.adapters.conftest import make_adapter, reference_tokens
 from tests.generator.conftest import save_tiny_llama
@@ -49,6 +51,15 @@ def test_in_process_adapters_below_a_root_are_read_when_they_are_named(folders):
     with LLM(str(folders["base"]), num_threads=1, lora_root=[str(folders["root"])], lora_preload=["a"]) as llm:
         (generation,) = llm.generate([5, 6, 7], {"temperature": 0, "max_tokens": 5}, lora="a")
     assert generation.choices[0].token_ids == reference_tokens(folders["base"], folders["a"], [5, 6, 7], 5)
+
+
+def test_what_is_read_at_the_start_counts_as_read(folders):
+    """Its seconds too, or the price of a read would come out too low."""
+    lora = [f"named={folders['a']}"]
+    built = build_model(GeneratorSettings(model=str(folders["base"]), lora=lora))
+    counts = built.adapters.snapshots.everything().counts
+    assert counts.num_host_loads == 1
+    assert counts.host_load_s > 0
 
 
 @pytest.mark.parametrize("what", ["load", "unload", "pin"])
