@@ -27,6 +27,7 @@ def load_adapter(folder: Path, target: AdapterTarget, root: Path | None = None) 
         plan = outline(config, files, target)
         check_copies(plan.copies, files, target)
         weights = [_read(item, files, target) for item in plan.modules]
+        files.check_unchanged()
         digest, kv_digest = digests(weights, target.num_layers)
         report = plan.report(target.dtype, "is a copy of")
         return PackedAdapter(*pack(weights, target), digest, kv_digest, report)

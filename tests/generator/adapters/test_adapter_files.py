@@ -222,3 +222,26 @@ def test_a_folder_whose_name_is_no_text_is_a_reject_that_can_be_sent(folder, tar
     assert b"bad\\udcff" in msgspec.msgpack.encode(rejects)
     with pytest.raises(InvalidRequestError):
         find_below("link", [root])
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_is_refused(folder, target):
+    with adapter_files.AdapterFiles(folder) as files:
+        last = max(files.names(), key=lambda name: files._where[name].entries[name].start)
+        os.truncate(folder / WEIGHTS, 64)
+        with pytest.raises(InvalidRequestError, match="ends before its tensors do") as caught:
+            files.read(last)
+    assert caught.value.param == last
+
+
+def test_a_file_that_is_written_to_while_it_is_read_is_refused(folder, target, monkeypatch):
+    content, read = (folder / WEIGHTS).read_bytes(), adapter_files.AdapterFiles.read
+
+    def read_and_write(files, name):
+        (folder / WEIGHTS).write_bytes(content)
+        return read(files, name)
+
+    load_adapter(folder, target)
+    monkeypatch.setattr(adapter_files.AdapterFiles, "read", read_and_write)
+    with pytest.raises(InvalidRequestError, match="changed while it was read") as caught:
+        load_adapter(folder, target)
+    assert caught.value.param == WEIGHTS
