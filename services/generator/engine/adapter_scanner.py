@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.generator.adapters.adapter_files import INDEX, WEIGHTS
 from services.generator.adapters.folder_files import refusal, shown
 from services.generator.adapters.modules import AdapterTarget
 from services.generator.adapters.outline import inspect_adapter
@@ -27,8 +26,8 @@ log = get_logger(__name__)
 MAX_DEPTH = 4
 """Folders between a root and an adapter, so that a root that was chosen too high does not keep the scanner busy for ever."""
 
-Look = tuple[tuple[str, int, int], ...]
-"""Names, times and sizes of the files that are read."""
+Look = tuple[tuple[str, int, int, int], ...]
+"""Names, times and sizes of the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +153,16 @@ def _is_linked_adapter(folder: Path) -> bool:
 
 
 def _look(folder: Path) -> Look:
+    """Of all files, as an index may name any; the time of change too, which mode and owner touch and no copying tool keeps."""
     looks = []
-    for name in (CONFIG, WEIGHTS, INDEX):
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return ()
+    for name in names:
         try:
             status = (folder / name).stat()
         except OSError:
             continue
-        looks.append((name, status.st_mtime_ns, status.st_size))
+        looks.append((name, status.st_mtime_ns, status.st_ctime_ns, status.st_size))
     return tuple(looks)

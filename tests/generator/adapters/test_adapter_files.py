@@ -97,6 +97,26 @@ def test_a_tensor_that_the_index_lists_and_no_file_holds_is_refused(folder, targ
     assert both_refuse(folder, target) == INDEX
 
 
+def test_a_part_that_comes_after_its_index_is_found_by_the_next_look(folder, target, tmp_path):
+    name = max(shard(folder).values())
+    shutil.move(folder / name, tmp_path / "late")
+    scanner = AdapterScanner([folder.parent], target, "base", 1)
+    assert [reject.reason for reject in scanner.scan().rejects] == [f"{name}: is missing"]
+    shutil.move(tmp_path / "late", folder / name)
+    assert list(scanner.scan().found) == [folder.name]
+
+
+def test_a_file_of_the_same_time_and_size_is_another_one(folder, target):
+    scanner, path = AdapterScanner([folder.parent], target, "base", 1), folder / WEIGHTS
+    content, status = path.read_bytes(), path.stat()
+    path.write_bytes(bytes(len(content)))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert len(scanner.scan().rejects) == 1
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert list(scanner.scan().found) == [folder.name]
+
+
 def test_a_tensor_in_two_files_is_refused(folder, target):
     where = shard(folder)
     first, second = sorted(set(where.values()))
