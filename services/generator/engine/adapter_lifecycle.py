@@ -23,7 +23,7 @@ from services.generator.engine.adapter_catalog import AdapterCatalog
 from services.generator.engine.adapter_loader import AdapterLoader, AdapterPlace, ReadJob, ReadResult
 from services.generator.engine.adapter_scanner import AdapterScanner
 from services.generator.engine.adapter_snapshots import AdapterSnapshots
-from services.generator.settings import ADAPTER_NAME
+from services.generator.settings import ADAPTER_NAME, ADAPTER_NAME_RULE
 from shared.errors import (
     AdapterConflictError,
     AdapterNotFoundError,
@@ -153,7 +153,7 @@ class AdapterLifecycle:
 
     def _check_name(self, name: str) -> None:
         if not ADAPTER_NAME.fullmatch(name):
-            raise InvalidRequestError("lora_name: up to 128 of A-Z a-z 0-9 . _ - / :", param="lora_name")
+            raise InvalidRequestError(f"lora_name: {ADAPTER_NAME_RULE}", param="lora_name")
         if name == self._base_name:
             raise InvalidRequestError(f"lora_name: {name!r} is the base model", param="lora_name")
 
