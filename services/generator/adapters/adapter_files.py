@@ -28,7 +28,6 @@ class AdapterFiles:
 
     def __init__(self, folder: Path, root: Path | None = None) -> None:
         self._open_files = ExitStack()
-        self._files: dict[str, TensorFile] = {}
         self._where: dict[str, TensorFile] = {}
         try:
             paths, listed = _shards(folder, root)
@@ -46,7 +45,6 @@ class AdapterFiles:
             file = self._open_files.enter_context(closing(TensorFile(path)))
         except (OSError, ValueError) as error:
             raise _unreadable(path.name, error) from None
-        self._files[path.name] = file
         for name in file.entries:
             if name in self._where:
                 raise refusal(name, "is there twice")
@@ -80,18 +78,6 @@ class AdapterFiles:
             return self._where[name].read(name)
         except (OSError, ValueError) as error:
             raise _unreadable(name, error) from None
-
-    def check_unchanged(self) -> None:
-        """Called after the last tensor was read, which may otherwise be of another version than the first.
-
-        Raises:
-            InvalidRequestError: a file was written to meanwhile; names it.
-        """
-        for file_name, file in self._files.items():
-            try:
-                file.check_unchanged()
-            except ValueError as error:
-                raise _unreadable(file_name, error) from None
 
 
 def _unreadable(name: str, error: OSError | ValueError) -> InvalidRequestError:

@@ -44,7 +44,6 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb", buffering=0)
         try:
-            self._seen = self._look()
             self.entries = self._header()
         except BaseException:
             self.close()
@@ -64,19 +63,6 @@ class TensorFile:
         content = self._bytes(entry.start, entry.num_bytes)
         return content.view(_DTYPES[entry.dtype]).view(entry.shape)
 
-    def check_unchanged(self) -> None:
-        """Called after the last tensor was read.
-
-        Raises:
-            ValueError: somebody wrote to the file since it was opened.
-        """
-        if self._look() != self._seen:
-            raise ValueError("it changed while it was read")
-
-    def _look(self) -> tuple[int, int, int]:
-        status = os.fstat(self._file.fileno())
-        return status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
     def _bytes(self, start: int, num_bytes: int) -> Tensor:
         """Bytes as uint8 [num_bytes]."""
         content = torch.empty(num_bytes, dtype=torch.uint8)
@@ -91,7 +77,7 @@ class TensorFile:
 
     def _header(self) -> dict[str, TensorEntry]:
         (length,) = _LENGTH.unpack(bytes(self._bytes(0, _LENGTH.size)))
-        begin, end = _LENGTH.size + length, self._seen[0]
+        begin, end = _LENGTH.size + length, os.fstat(self._file.fileno()).st_size
         if length > MAX_JSON_BYTES or begin > end:
             raise ValueError("its header is longer than the file, or too long")
         try:
