@@ -10,8 +10,10 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from shared.settings.base import ModelSettings, RepeatedStr, settings_config
 
-ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}")
-"""What an adapter may be called."""
+ADAPTER_NAME = re.compile(r"(?=.{1,128}\Z)[A-Za-z0-9][A-Za-z0-9._:-]*(?:/[A-Za-z0-9_:-][A-Za-z0-9._:-]*)*")
+ADAPTER_NAME_RULE = "up to 128 of A-Z a-z 0-9 . _ - / :, where no part between slashes is empty or begins with a dot"
+"""What an adapter may be called: its name may be a folder below a root, or part of an address, and both are made shorter by
+whoever sees `..` or `//` in them."""
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 LORA_TARGETS = (*PROJECTIONS, "embed_tokens", "lm_head")
@@ -192,7 +194,7 @@ class GeneratorSettings(ModelSettings):
         names = [value.partition("=")[0] for value in values]
         for value, name in zip(values, names, strict=True):
             if not ADAPTER_NAME.fullmatch(name) or not value.partition("=")[2]:
-                raise ValueError(f"{value!r} is not NAME=FOLDER; a name has up to 128 of A-Z a-z 0-9 . _ - / :")
+                raise ValueError(f"{value!r} is not NAME=FOLDER; a name has {ADAPTER_NAME_RULE}")
         if len(set(names)) < len(names):
             raise ValueError("the same name is given twice")
         return values

@@ -1,17 +1,18 @@
-"""The tensors of an adapter's folder by name, from one safetensors file or several, by mmap.
+"""The tensors of an adapter's folder by name, from one safetensors file or several.
 
 Used by `outline`, which needs their headers only, and by `peft_folder`. Knows no module.
 """
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from services.generator.adapters.folder_files import find_file, read_object, refusal
+from services.generator.adapters.tensor_file import TensorFile
+from shared.errors import InvalidRequestError
 
 WEIGHTS, INDEX, PICKLED = "adapter_model.safetensors", "adapter_model.safetensors.index.json", "adapter_model.bin"
 
@@ -27,7 +28,7 @@ class AdapterFiles:
 
     def __init__(self, folder: Path, root: Path | None = None) -> None:
         self._open_files = ExitStack()
-        self._where: dict[str, Any] = {}
+        self._where: dict[str, TensorFile] = {}
         try:
             paths, listed = _shards(folder, root)
             for path in paths:
@@ -41,14 +42,13 @@ class AdapterFiles:
 
     def _add(self, path: Path) -> None:
         try:
-            file = self._open_files.enter_context(safe_open(path, framework="pt"))
-            for name in file.keys():  # noqa: SIM118 - not a mapping
-                if name in self._where:
-                    raise refusal(name, "is there twice")
-                self._where[name] = file
-        except (SafetensorError, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise refusal(path.name, f"cannot be read: {reason}") from None
+            file = self._open_files.enter_context(closing(TensorFile(path)))
+        except (OSError, ValueError) as error:
+            raise _unreadable(path.name, error) from None
+        for name in file.entries:
+            if name in self._where:
+                raise refusal(name, "is there twice")
+            self._where[name] = file
 
     def __enter__(self) -> Self:
         return self
@@ -62,16 +62,26 @@ class AdapterFiles:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """From the header."""
-        return tuple(self._where[name].get_slice(name).get_shape())
+        return self._where[name].entries[name].shape
 
     def dtype(self, name: str) -> str:
         """As safetensors writes it, such as F32; from the header."""
-        return str(self._where[name].get_slice(name).get_dtype())
+        return self._where[name].entries[name].dtype
 
     def read(self, name: str) -> Tensor:
-        """The tensor; its pages are read when it is used."""
-        tensor: Tensor = self._where[name].get_tensor(name)
-        return tensor
+        """The tensor, whose dtype is F32, F16 or BF16.
+
+        Raises:
+            InvalidRequestError: it cannot be read; names it.
+        """
+        try:
+            return self._where[name].read(name)
+        except (OSError, ValueError) as error:
+            raise _unreadable(name, error) from None
+
+
+def _unreadable(name: str, error: OSError | ValueError) -> InvalidRequestError:
+    return refusal(name, f"cannot be read: {error.strerror if isinstance(error, OSError) else error}")
 
 
 def _shards(folder: Path, root: Path | None) -> tuple[list[Path], set[str]]:

@@ -4,6 +4,8 @@ Used by the readers of the configuration and of the weights.
 """
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from shared.errors import InvalidRequestError
 MAX_JSON_BYTES = 16 << 20
 """Far above any configuration or index that PEFT writes."""
 
+Look = dict[str, tuple[int, int, int]]
+"""Size and times of files by name."""
 
 MAX_SHOWN_CHARS = 500
 """Of what is quoted from a folder, which may be anything."""
@@ -31,6 +35,29 @@ def is_text(path: Path) -> bool:
 def refusal(key: str, problem: str) -> InvalidRequestError:
     """What a client is told about a key, file or tensor."""
     return InvalidRequestError(f"{shown(key)}: {shown(problem)}", param=shown(key))
+
+
+def look_at(folder: Path) -> Look:
+    """All files of `folder`, as an index may name any; the time of change too, which modes touch and no copying tool keeps."""
+    look: Look = {}
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            with suppress(OSError):  # what is gone, or a link to nowhere
+                status = (folder / name).stat()
+                look[name] = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return look
+
+
+def check_unchanged(folder: Path, before: Look) -> None:
+    """Called when all of `folder` was read, whose files may otherwise be of several versions.
+
+    Raises:
+        InvalidRequestError: it does not look as before; names a file.
+    """
+    after = look_at(folder)
+    changed = [name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
+    if changed:
+        raise refusal(changed[0], "changed while the adapter was read")
 
 
 def find_file(folder: Path, name: str, root: Path | None) -> Path | None:

@@ -157,8 +157,7 @@ def _expressions(raw: Mapping[str, Any], key: str, around: str) -> tuple[str, ..
     """One regular expression or a list of them, each for the part of a name that `around` leaves open."""
     value = raw.get(key)
     expressions = (value,) if isinstance(value, str) and value else peft_values.strings(raw, key)
-    for expression in expressions:
-        peft_values.check_expression(key, around.format(expression))
+    peft_values.check_expressions(key, map(around.format, expressions))
     return expressions
 
 
@@ -167,6 +166,8 @@ def _check_layers(raw: Mapping[str, Any], config: PeftConfig) -> None:
     for key in ("layers_to_transform", "layers_pattern"):
         if isinstance(config.target_modules, str) and raw.get(key) is not None:
             raise refusal(key, "cannot be used when target_modules is a string")
+    if any("|" in expression for expression in config.layers_pattern):  # would end what PEFT writes around it
+        raise refusal("layers_pattern", "has a choice in an expression; PEFT takes a list of expressions instead")
     if config.layers_pattern and raw.get("layers_to_transform") is None:
         raise refusal("layers_pattern", "says nothing without layers_to_transform")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from services.generator.adapters.adapter_files import AdapterFiles
 from services.generator.adapters.base_copies import check_copies
-from services.generator.adapters.folder_files import refusal
+from services.generator.adapters.folder_files import check_unchanged, look_at, refusal
 from services.generator.adapters.modules import AdapterTarget
 from services.generator.adapters.outline import PlannedModule, outline
 from services.generator.adapters.packed import ModuleWeights, PackedAdapter, digests, pack
@@ -22,11 +22,13 @@ def load_adapter(folder: Path, target: AdapterTarget, root: Path | None = None) 
     Raises:
         InvalidRequestError: it cannot be reproduced exactly, or is broken; names the key, file or tensor.
     """
+    before = look_at(folder)
     config = read_peft_config(folder, root)
     with AdapterFiles(folder, root) as files:
         plan = outline(config, files, target)
         check_copies(plan.copies, files, target)
         weights = [_read(item, files, target) for item in plan.modules]
+        check_unchanged(folder, before)
         digest, kv_digest = digests(weights, target.num_layers)
         report = plan.report(target.dtype, "is a copy of")
         return PackedAdapter(*pack(weights, target), digest, kv_digest, report)

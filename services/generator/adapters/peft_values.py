@@ -4,16 +4,17 @@ Used by `peft_config`. Knows no key.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from services.generator.adapters.expressions import is_fast
+from services.generator.adapters.expressions import MAX_WAYS, num_ways
 from services.generator.adapters.folder_files import refusal
 
 Names = str | tuple[str, ...]
 """Modules: a regular expression for whole names, or names and ends of names."""
 
-MAX_FP32 = 3.4e38
+MIN_FP32, MAX_FP32 = 1.2e-38, 3.4e38
+MAX_INTEGER = 2**31 - 1
 
 
 def number(raw: Mapping[str, Any], key: str, default: float) -> float:
@@ -56,7 +57,7 @@ def names(raw: Mapping[str, Any], key: str) -> Names:
     """Names of modules; none where the key is absent, null or empty."""
     value = raw.get(key) or ()
     if isinstance(value, str):
-        check_expression(key, value)
+        check_expressions(key, [value])
         return value
     return strings(raw, key)
 
@@ -80,32 +81,34 @@ def indices(raw: Mapping[str, Any], key: str) -> frozenset[int] | None:
     return frozenset(items)
 
 
-def check_expression(key: str, expression: str) -> None:
-    """Refuse what is no regular expression, or one that may take for ever to match."""
-    try:
-        re.compile(expression)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise refusal(key, f"{expression!r} is no regular expression: {error}") from None
-    if not is_fast(expression):
-        raise refusal(key, f"{expression!r} may take too long to match: it nests repetitions or has too many")
+def check_expressions(key: str, expressions: Iterable[str]) -> None:
+    """Refuse what is no regular expression, and those that together may take for ever to match."""
+    ways = 0.0
+    for expression in expressions:
+        try:
+            re.compile(expression)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise refusal(key, f"{expression!r} is no regular expression: {error}") from None
+        ways += num_ways(expression)
+        if ways > MAX_WAYS:
+            raise refusal(key, f"{expression!r} may take too long to match: it has too many repetitions and choices")
 
 
 def _patterns(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
     values = raw.get(key) or {}
     if not isinstance(values, dict):
         raise refusal(key, f"is {values!r}, not an object")
-    for name in values:
-        check_expression(key, f"(.*\\.)?({name})$")
+    check_expressions(key, (f"(.*\\.)?({name})$" for name in values))
     return values
 
 
 def _checked_number(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_FP32:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_FP32 <= value <= MAX_FP32:
         raise refusal(key, f"is {value!r}, not a positive number that fp32 can hold")
     return float(value)
 
 
 def _checked_integer(key: str, value: Any) -> int:
-    if type(value) is not int or value <= 0:
-        raise refusal(key, f"is {value!r}, not a positive integer")
+    if type(value) is not int or not 0 < value <= MAX_INTEGER:
+        raise refusal(key, f"is {value!r}, not a positive integer below 2³¹")
     return value

@@ -23,7 +23,7 @@ from services.generator.engine.adapter_catalog import AdapterCatalog
 from services.generator.engine.adapter_loader import AdapterLoader, AdapterPlace, ReadJob, ReadResult
 from services.generator.engine.adapter_scanner import AdapterScanner
 from services.generator.engine.adapter_snapshots import AdapterSnapshots
-from services.generator.settings import ADAPTER_NAME
+from services.generator.settings import ADAPTER_NAME, ADAPTER_NAME_RULE
 from shared.errors import (
     AdapterConflictError,
     AdapterNotFoundError,
@@ -153,7 +153,7 @@ class AdapterLifecycle:
 
     def _check_name(self, name: str) -> None:
         if not ADAPTER_NAME.fullmatch(name):
-            raise InvalidRequestError("lora_name: up to 128 of A-Z a-z 0-9 . _ - / :", param="lora_name")
+            raise InvalidRequestError(f"lora_name: {ADAPTER_NAME_RULE}", param="lora_name")
         if name == self._base_name:
             raise InvalidRequestError(f"lora_name: {name!r} is the base model", param="lora_name")
 
@@ -172,14 +172,17 @@ class AdapterLifecycle:
 
     def _pin(self, frontend_id: str, command: PinAdapter) -> None:
         version = self._find(command.name)
+        self._check_pin(command, version)
         if command.is_pinned and not version.is_in_host:
             self._read(ReadJob(command.name, self._catalog.place(version), call=(frontend_id, command)))
         else:
             self._answer(frontend_id, self._pinned(command, version))
 
-    def _pinned(self, command: PinAdapter, version: AdapterVersion) -> AdapterAnswer:
+    def _check_pin(self, command: PinAdapter, version: AdapterVersion) -> None:
         if command.is_pinned and not version.is_pinned and not self._registry.can_pin:
             raise AdapterConflictError("pinning one more would leave no slot for the others", param="lora_name")
+
+    def _pinned(self, command: PinAdapter, version: AdapterVersion) -> AdapterAnswer:
         self._registry.pin(version, is_pinned=command.is_pinned)
         outcome = AdapterOutcome.PINNED if command.is_pinned else AdapterOutcome.UNPINNED
         return AdapterAnswer(command.call_id, outcome, version.digest)
@@ -249,6 +252,7 @@ class AdapterLifecycle:
 
     def _finish_pin(self, command: PinAdapter, place: AdapterPlace, adapter: PackedAdapter) -> AdapterAnswer:
         version = self._find(command.name)
+        self._check_pin(command, version)  # again: others may have been pinned while its files were read
         if not version.is_in_host:
             self._make_room()
             self._catalog.fill(version, place, adapter)

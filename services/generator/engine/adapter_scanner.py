@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.generator.adapters.adapter_files import INDEX, WEIGHTS
-from services.generator.adapters.folder_files import refusal, shown
+from services.generator.adapters.folder_files import Look, look_at, refusal, shown
 from services.generator.adapters.modules import AdapterTarget
 from services.generator.adapters.outline import inspect_adapter
 from services.generator.adapters.peft_config import CONFIG
@@ -26,9 +25,6 @@ log = get_logger(__name__)
 
 MAX_DEPTH = 4
 """Folders between a root and an adapter, so that a root that was chosen too high does not keep the scanner busy for ever."""
-
-Look = tuple[tuple[str, int, int], ...]
-"""Names, times and sizes of the files that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +107,7 @@ class AdapterScanner:
             scan.found[outcome.description.name] = outcome
 
     def _inspect(self, root: Path, folder: Path) -> tuple[Look, FoundAdapter | str]:
-        look = _look(folder)
+        look = look_at(folder)
         known = self._known.get(folder)
         if known is not None and known[0] == look:
             return known
@@ -151,14 +147,3 @@ def _folders(root: Path) -> Iterator[Path]:
 
 def _is_linked_adapter(folder: Path) -> bool:
     return folder.is_symlink() and (folder / CONFIG).is_file()
-
-
-def _look(folder: Path) -> Look:
-    looks = []
-    for name in (CONFIG, WEIGHTS, INDEX):
-        try:
-            status = (folder / name).stat()
-        except OSError:
-            continue
-        looks.append((name, status.st_mtime_ns, status.st_size))
-    return tuple(looks)

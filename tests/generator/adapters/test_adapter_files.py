@@ -97,6 +97,28 @@ def test_a_tensor_that_the_index_lists_and_no_file_holds_is_refused(folder, targ
     assert both_refuse(folder, target) == INDEX
 
 
+def test_a_part_that_comes_after_its_index_is_found_by_the_next_look(folder, target, tmp_path):
+    name = max(shard(folder).values())
+    shutil.move(folder / name, tmp_path / "late")
+    scanner = AdapterScanner([folder.parent], target, "base", 1)
+    assert [reject.reason for reject in scanner.scan().rejects] == [f"{name}: is missing"]
+    shutil.move(tmp_path / "late", folder / name)
+    assert list(scanner.scan().found) == [folder.name]
+
+
+def test_a_file_of_the_same_time_and_size_is_another_one(folder, target):
+    scanner, path = AdapterScanner([folder.parent], target, "base", 1), folder / WEIGHTS
+    content, status = path.read_bytes(), path.stat()
+    path.write_bytes(bytes(len(content)))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert len(scanner.scan().rejects) == 1
+    changed_at = path.stat().st_ctime_ns
+    while path.stat().st_ctime_ns == changed_at:  # clocks of file systems are coarse
+        path.write_bytes(content)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert list(scanner.scan().found) == [folder.name]
+
+
 def test_a_tensor_in_two_files_is_refused(folder, target):
     where = shard(folder)
     first, second = sorted(set(where.values()))
@@ -222,3 +244,28 @@ def test_a_folder_whose_name_is_no_text_is_a_reject_that_can_be_sent(folder, tar
     assert b"bad\\udcff" in msgspec.msgpack.encode(rejects)
     with pytest.raises(InvalidRequestError):
         find_below("link", [root])
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_is_refused(folder, target):
+    with adapter_files.AdapterFiles(folder) as files:
+        last = max(files.names(), key=lambda name: files._where[name].entries[name].start)
+        os.truncate(folder / WEIGHTS, 64)
+        with pytest.raises(InvalidRequestError, match="ends before its tensors do") as caught:
+            files.read(last)
+    assert caught.value.param == last
+
+
+@pytest.mark.parametrize("file", [WEIGHTS, "adapter_config.json"])
+def test_a_folder_that_is_written_to_while_it_is_read_is_refused(folder, target, monkeypatch, file):
+    content, read = (folder / file).read_bytes(), adapter_files.AdapterFiles.read
+
+    def read_and_write(files, name):
+        (folder / file).write_bytes(content)
+        os.utime(folder / file, ns=(0, 0))  # clocks of file systems are coarse
+        return read(files, name)
+
+    load_adapter(folder, target)
+    monkeypatch.setattr(adapter_files.AdapterFiles, "read", read_and_write)
+    with pytest.raises(InvalidRequestError, match="changed while the adapter was read") as caught:
+        load_adapter(folder, target)
+    assert caught.value.param == file

@@ -251,6 +251,10 @@ def test_pins_keep_their_places_and_leave_a_slot_for_the_others():
     pins = [engine.call(PinAdapter, name, True) for name in "ab"]
     engine.deliver()
     assert [engine.answers[pin].error for pin in pins] == [None, "adapter_conflict"]
+    refused = engine.call(PinAdapter, "c", True)
+    assert not engine.lifecycle.is_reading, "a pin that is refused reads nothing"
+    engine.deliver()
+    assert engine.answers[refused].error == "adapter_conflict"
     for name in "abcdb":
         engine.submit([1], 2, adapter=name)
         engine.settle()

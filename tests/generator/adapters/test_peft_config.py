@@ -100,7 +100,13 @@ def test_a_description_survives_the_wire():
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=AdapterDescription) == sent
 
 
-@pytest.mark.parametrize("expression", [r"(\w+\.?)+x", "(a|a)*", "((a+))+", "(a?){50}", "(?:a*)+?", ".*" * 7])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *(r"(\w+\.?)+x", "(a|a)*", "(A|ab|b)+", "((a+))+", "(a?){50}", "(?:a*)+?", ".*" * 6),
+        *(".?" * 21 + "!", "(.|..)" * 21, "((?#()a+)+", "(?x:(#)\n a+)+)"),
+    ],
+)
 @pytest.mark.parametrize("key", ["target_modules", "exclude_modules", "rank_pattern", "modules_to_save"])
 def test_an_expression_that_may_never_end_is_refused(key, expression):
     value = {expression: 4} if key == "rank_pattern" else expression
@@ -116,7 +122,29 @@ def test_an_expression_that_may_never_end_is_refused(key, expression):
         r"^(?!.*visual).*(?:q_proj|k_proj).*$",
         r"model\.layers\.([0-9]|1[0-9])\.mlp\..*",
         r"[(a+)+]*\(a+\)+(a)+",
+        r"(?:layers\.|blocks\.)+\d+\.(?:mlp|self_attn)\.(?:up|down|gate|q|k|v|o)_proj",
     ],
 )
 def test_expressions_that_trainers_write_are_taken(expression):
     assert parse_peft_config({"peft_type": "LORA", "target_modules": expression}).target_modules == expression
+
+
+def test_many_expressions_may_not_take_long_together():
+    patterns = {f"{index}.*.*x": 4 for index in range(1000)}
+    with pytest.raises(InvalidRequestError, match=r"alpha_pattern: .* too long to match"):
+        parse_peft_config({"peft_type": "LORA", "target_modules": ["q_proj"], "alpha_pattern": patterns})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("r", 10**400),
+        ("rank_pattern", {"q_proj": 2**31}),
+        ("lora_alpha", 1e-300),
+        ("layers_pattern", "model|layers"),
+    ],
+)
+def test_values_that_no_module_can_have_are_refused(key, value):
+    raw = {"peft_type": "LORA", "target_modules": ["q_proj"], "layers_to_transform": [0], key: value}
+    with pytest.raises(InvalidRequestError, match=key):
+        parse_peft_config(raw)

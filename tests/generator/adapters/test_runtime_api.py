@@ -147,6 +147,10 @@ def test_a_dry_run_reports_and_serves_nothing(server):
     [
         ("load", {"lora_name": "base", "lora_path": "team/a"}, 400, "lora_name"),
         ("load", {"lora_name": "a b", "lora_path": "team/a"}, 400, "lora_name"),
+        ("load", {"lora_name": "x/../base", "lora_path": "team/a"}, 400, "lora_name"),
+        ("load", {"lora_name": "x//y", "lora_path": "team/a"}, 400, "lora_name"),
+        ("load", {"lora_name": "x/", "lora_path": "team/a"}, 400, "lora_name"),
+        ("load", {"lora_name": "x" * 129, "lora_path": "team/a"}, 400, "lora_name"),
         ("load", {"lora_name": "x", "lora_path": "nowhere"}, 400, "lora_path"),
         ("load", {"lora_name": "x", "lora_path": "out"}, 400, "lora_path"),
         ("load", {"lora_name": "x", "lora_path": "../away/b"}, 400, "lora_path"),
