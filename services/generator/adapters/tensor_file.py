@@ -76,12 +76,12 @@ class TensorFile:
         return content
 
     def _header(self) -> dict[str, TensorEntry]:
-        (length,) = _LENGTH.unpack(bytes(self._bytes(0, _LENGTH.size)))
+        (length,) = _LENGTH.unpack(self._bytes(0, _LENGTH.size).numpy().data)
         begin, end = _LENGTH.size + length, os.fstat(self._file.fileno()).st_size
         if length > MAX_JSON_BYTES or begin > end:
             raise ValueError("its header is longer than the file, or too long")
         try:
-            header = json.loads(bytes(self._bytes(_LENGTH.size, length)))
+            header = json.loads(self._bytes(_LENGTH.size, length).numpy().tobytes())
             entries = {name: _entry(fields, begin) for name, fields in header.items() if name != "__metadata__"}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ValueError("its header is broken") from None
