@@ -7,6 +7,7 @@ With `--peer-url` another server with the same model, say `infinity_emb v2 --ser
 """
 
 import argparse
+import fnmatch
 import random
 import statistics
 import time
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peer-url", help="of a server whose path /embeddings is OpenAI's")
+    parser.add_argument("--cases", default="*", help="pattern for the names of cases")
     options, extra = parser.parse_known_args()
     texts = make_texts(options.texts)
     peer = load_peer(options.model, options.threads)
@@ -92,7 +94,8 @@ def main() -> None:
                 peer_server = partial(send, other, many, per_request, num_clients, "float")
                 ours = partial(ask, many, per_request, num_clients, "float")
                 cases[f"{len(many) // per_request} x {per_request}, 64 clients, floats"] = (ours, peer_server)
-        measure(cases, options.rounds, server)
+        wanted = {name: case for name, case in cases.items() if fnmatch.fnmatch(name, options.cases)}
+        measure(wanted, options.rounds, server)
 
 
 def load_peer(model: str, num_threads: int) -> Any:
