@@ -27,5 +27,6 @@ REQUESTS = {
     "/v1/chat/completions": '{"messages": [{"role": "user", "content": "What is the capital of France?"}], '
     '"temperature": 0}',
     "/v1/embeddings": '{"input": "Mont Blanc is the highest mountain of the Alps."}',
-    "/v1/rerank": '{"query": "How high is Mont Blanc?", "documents": ["Mont Blanc lies in the Alps.", "Mont Blanc is 4806 m high."]}',
+    "/v1/rerank": '{"query": "How high is Mont Blanc?", '
+    '"documents": ["Mont Blanc lies in the Alps.", "Mont Blanc is 4806 m high."]}',
 }

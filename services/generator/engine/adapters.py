@@ -74,21 +74,8 @@ def load_adapters(
         raise StartError(f"--lora {settings.model_name}=…: that is the name of the base model")
     if not settings.has_bank:
         return LoadedAdapters(AdapterRegistry(0))
-    dtype, device = weights.embedding.dtype, weights.embedding.device
-    target = AdapterTarget(
-        base_model=settings.model_name,
-        num_layers=config.num_layers,
-        shapes=group_shapes(config),
-        max_rank=settings.max_lora_rank,
-        dtype=dtype,
-        outer=outer_shapes(config),
-        names=config.tensor_names,
-        foreign=() if config.vision is None else config.vision.foreign,
-        base_folder=folder,
-        targets=frozenset(settings.lora_targets),
-        is_strict_base=settings.strict_adapter_base,
-        is_pinned=device.type == "cuda",
-    )
+    device = weights.embedding.device
+    target = _target(settings, folder, config, weights)
     spec = AdapterBankSpec(settings.max_loras, settings.max_lora_rank, limits.max_num_batched_tokens)
     storage = AdapterStorage(AdapterBank(target.banked_stacks(), spec, weights), device)
     registry = AdapterRegistry(settings.max_loras, settings.max_cpu_loras, EvictionOrder(settings.lora_eviction))
@@ -119,6 +106,23 @@ def load_adapters(
         max_wait_s=settings.lora_max_wait,
     )
     return LoadedAdapters(registry, storage, lifecycle)
+
+
+def _target(settings: GeneratorSettings, folder: Path, config: DecoderConfig, weights: DecoderWeights) -> AdapterTarget:
+    return AdapterTarget(
+        base_model=settings.model_name,
+        num_layers=config.num_layers,
+        shapes=group_shapes(config),
+        max_rank=settings.max_lora_rank,
+        dtype=weights.embedding.dtype,
+        outer=outer_shapes(config),
+        names=config.tensor_names,
+        foreign=() if config.vision is None else config.vision.foreign,
+        base_folder=folder,
+        targets=frozenset(settings.lora_targets),
+        is_strict_base=settings.strict_adapter_base,
+        is_pinned=weights.embedding.device.type == "cuda",
+    )
 
 
 def _serve_named(settings: GeneratorSettings, read: Read, registry: AdapterRegistry, catalog: AdapterCatalog) -> None:
