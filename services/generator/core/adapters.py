@@ -55,7 +55,7 @@ class AdapterDescription(msgspec.Struct, array_like=True, frozen=True):
     Attributes:
         root: its folder.
         targets: last parts of the names of the modules that it changes.
-        num_bytes: of its tensors as the bank holds them.
+        num_bytes: of its tensors as the bank holds them; what they take in host memory, once they have been there.
         num_skipped: tensors of the folder without effect.
     """
 

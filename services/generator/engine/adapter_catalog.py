@@ -6,6 +6,8 @@ no file. A name that was given by a flag or by an administrator goes before a fo
 
 from collections.abc import MutableMapping
 
+import msgspec
+
 from services.generator.adapters.packed import PackedAdapter
 from services.generator.core.adapter_version import AdapterVersion
 from services.generator.core.adapters import AdapterDescription, describe
@@ -91,7 +93,9 @@ class AdapterCatalog:
         self._free()  # an older content of the same version may be among what was evicted for it
         self._places[version] = place
         self._tensors[version.version_id] = adapter
-        self._descriptions[version.version_id] = describe(version.name, place.folder, adapter.report)
+        known = describe(version.name, place.folder, adapter.report)
+        # What the headers told is less: shorter ranks leave room beside longer ones, and there is a table.
+        self._descriptions[version.version_id] = msgspec.structs.replace(known, num_bytes=adapter.num_bytes)
         for warning in adapter.warnings:
             log.warning("adapter_warning", name=version.name, warning=warning)
         log.info("adapter_loaded", name=version.name, digest=adapter.digest.hex()[:12], max_rank=adapter.max_rank)

@@ -57,7 +57,9 @@ def test_what_is_read_at_the_start_counts_as_read(folders):
     """Its seconds too, or the price of a read would come out too low."""
     lora = [f"named={folders['a']}"]
     built = build_model(GeneratorSettings(model=str(folders["base"]), lora=lora))
-    counts = built.adapters.snapshots.everything().counts
+    known = built.adapters.snapshots.everything()
+    (state,), counts = known.changed, known.counts
+    assert state.description.num_bytes == counts.host_bytes > 0
     assert counts.num_host_loads == 1
     assert counts.host_load_s > 0
 
