@@ -23,6 +23,7 @@ from services.generator.kernels.arguments import (
     check_segments,
     check_shape,
 )
+from services.generator.kernels.lora_delta import RANK_BLOCK
 from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 
@@ -180,9 +181,6 @@ def _lora_shrink_tiles_kernel(
         h_rows_ptr = h_ptr + ((part * num_rows + rows[:, None]) * NUM_SLICES + slice_id) * max_rank
         tl.store(h_rows_ptr + offs_r[None, :], acc, mask=mask_m[:, None] & mask_r[None, :])
 
-
-RANK_BLOCK = 16
-"""Ranks at a time: an adapter of rank 8 leaves half of the lanes idle, but loads nothing for them."""
 
 MIN_PART = 128
 """The fewest elements of `x` in a part."""

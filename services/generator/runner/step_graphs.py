@@ -138,7 +138,7 @@ def graph_sizes(limits: SchedulerLimits) -> GraphSizes:
     max_rows = min(limits.max_num_seqs, most)
     sizes = [*SMALL_SIZES, *range(SMALL_SIZES[-1] + STEP_BEYOND, max_rows, STEP_BEYOND)]
     decodes = [*(size for size in sizes if size < max_rows), max_rows]
-    return GraphSizes(decodes, [*(size for size in PROMPT_SIZES if size < most), min(PROMPT_SIZES[-1], most)])
+    return GraphSizes(decodes, sorted({min(size, most) for size in PROMPT_SIZES}))
 
 
 def prompt_shape(num_tokens: int, limits: SchedulerLimits, lora: LoraShape | None) -> StepShape:
