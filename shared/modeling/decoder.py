@@ -5,7 +5,7 @@ sees the past (a paged cache, or none). Layers get everything as arguments; noth
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,13 @@ class Linear:
 
     weight: Tensor
     bias: Tensor | None = None
+
+
+class Norm(NamedTuple):
+    """A root-mean-square norm: `weight` [C], and what is added to the mean."""
+
+    weight: Tensor
+    eps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +89,12 @@ class DecoderOps(Protocol):
         """Normalise heads, rotate, remember and attend: [T, (Hq + 2 Hkv) D] to [T, Hq D]."""
         ...
 
-    def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """`residual` + `x`, all [T, C], and the norm of that sum; may change both of them."""
-        total = residual + x
-        return total, rms_norm(total, weight, eps)
+    def project_norm(
+        self, layer: int, group: str, linear: Linear, x: Tensor, residual: Tensor, norm: Norm
+    ) -> tuple[Tensor, Tensor]:
+        """`residual` [T, C] + the projection of `x`, and the norm of that sum; may change `residual`."""
+        total = residual + self.project(layer, group, linear, x)
+        return total, rms_norm(total, *norm)
 
     def gate(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
         """The gate and up projections of an MLP, and their activation: [T, C] to [T, F]."""
@@ -105,9 +114,9 @@ def decoder_forward(weights: DecoderWeights, config: DecoderConfig, ops: Decoder
     x = rms_norm(hidden, weights.layers[0].input_norm, config.norm_eps)
     for index, (layer, next_norm) in enumerate(zip(weights.layers, next_norms, strict=True)):
         x = ops.attend(index, layer, ops.project(index, "qkv", layer.qkv, x))
-        hidden, x = ops.add_norm(hidden, ops.project(index, "o", layer.o, x), layer.post_norm, config.norm_eps)
+        hidden, x = ops.project_norm(index, "o", layer.o, x, hidden, Norm(layer.post_norm, config.norm_eps))
         x = ops.gate(index, layer, x)
-        hidden, x = ops.add_norm(hidden, ops.project(index, "down", layer.down, x), next_norm, config.norm_eps)
+        hidden, x = ops.project_norm(index, "down", layer.down, x, hidden, Norm(next_norm, config.norm_eps))
     return x
 
 

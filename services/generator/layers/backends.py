@@ -17,7 +17,7 @@ from services.generator.layers.forward_batch import AdapterRows, ForwardBatch
 from services.generator.layers.reference_attention import ReferenceAttention
 from services.generator.layers.reference_kernels import ReferenceKernels
 from shared.modeling.config import DecoderConfig
-from shared.modeling.decoder import DecoderLayer, Linear
+from shared.modeling.decoder import DecoderLayer, Linear, Norm
 from shared.settings.errors import StartError
 
 BackendName = Literal["reference", "triton"]
@@ -83,6 +83,18 @@ class LayerKernels(Protocol):
         """`x` [T, in] to [T, out], each row's adapter added; `group` is None where there is no room for any."""
         ...
 
+    def project_norm(
+        self,
+        projection: Linear,
+        x: Tensor,
+        residual: Tensor,
+        norm: Norm,
+        group: AdapterGroup | None,
+        rows: AdapterRows | None,
+    ) -> tuple[Tensor, Tensor]:
+        """The same, its sum with `residual` [T, out], which may be changed, and the norm of that sum."""
+        ...
+
     def gate(self, projection: Linear, x: Tensor, group: AdapterGroup | None, rows: AdapterRows | None) -> Tensor:
         """The same with the gate and up projections of an MLP, and their activation: `x` [T, C] to [T, F]."""
         ...
@@ -95,10 +107,6 @@ class LayerKernels(Protocol):
 
     def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:
         """What `project` takes, from the slot of every row [N] int32, on the device."""
-        ...
-
-    def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """See `DecoderOps`."""
         ...
 
     def step_indices(

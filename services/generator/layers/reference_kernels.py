@@ -13,7 +13,7 @@ from services.generator.kernels.reference.lora import lora_expand, lora_shrink, 
 from services.generator.kernels.reference.step_indices import step_indices
 from services.generator.layers.adapter_group import AdapterGroup
 from services.generator.layers.forward_batch import AdapterRows
-from shared.modeling.decoder import Linear, linear, rms_norm, silu_and_mul
+from shared.modeling.decoder import Linear, Norm, linear, rms_norm, silu_and_mul
 
 
 class ReferenceKernels:
@@ -27,6 +27,19 @@ class ReferenceKernels:
             lora_shrink(h, x, group.a, group.ranks, rows.slot_groups)
             lora_expand(y, h, group.b, group.ranks, group.scales, rows.slot_groups, group.slice_sizes)
         return y
+
+    def project_norm(
+        self,
+        projection: Linear,
+        x: Tensor,
+        residual: Tensor,
+        norm: Norm,
+        group: AdapterGroup | None,
+        rows: AdapterRows | None,
+    ) -> tuple[Tensor, Tensor]:
+        """The same, its sum with the residual, and the norm of that."""
+        total = residual + self.project(projection, x, group, rows)
+        return total, rms_norm(total, *norm)
 
     def gate(self, projection: Linear, x: Tensor, group: AdapterGroup | None, rows: AdapterRows | None) -> Tensor:
         """The same, and the activation of the MLP."""
@@ -46,11 +59,6 @@ class ReferenceKernels:
     def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:
         """The rows by slot."""
         return AdapterRows(single_rows(row_slots), 1, 0, slot_groups(row_slots))
-
-    def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Residual sum and its norm."""
-        total = residual + x
-        return total, rms_norm(total, weight, eps)
 
     def step_indices(
         self,

@@ -18,7 +18,7 @@ from services.generator.kernels.silu_mul import silu_mul
 from services.generator.kernels.step_indices import step_indices
 from services.generator.layers.adapter_group import AdapterGroup
 from services.generator.layers.forward_batch import AdapterRows
-from shared.modeling.decoder import Linear, linear
+from shared.modeling.decoder import Linear, Norm, linear
 
 
 class TritonKernels:
@@ -31,6 +31,20 @@ class TritonKernels:
         y, h = _narrow_side(projection, x, group, rows)
         _add_wide_side(y, h, group, rows)
         return y
+
+    def project_norm(
+        self,
+        projection: Linear,
+        x: Tensor,
+        residual: Tensor,
+        norm: Norm,
+        group: AdapterGroup | None,
+        rows: AdapterRows | None,
+    ) -> tuple[Tensor, Tensor]:
+        """The same, its sum with the residual, which is changed, and the norm of that."""
+        y = self.project(projection, x, group, rows)
+        rms_norm(y, y, norm.weight, norm.eps, residual)
+        return residual, y
 
     def gate(self, projection: Linear, x: Tensor, group: AdapterGroup | None, rows: AdapterRows | None) -> Tensor:
         """The same, and the activation of the MLP."""
@@ -57,11 +71,6 @@ class TritonKernels:
     def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:
         """A program for each row: sorting them by adapter would need the host."""
         return AdapterRows(single_rows(row_slots), 1, 0, [])
-
-    def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Residual sum and its norm, both in place."""
-        rms_norm(x, x, weight, eps, residual)
-        return residual, x
 
     def step_indices(
         self,

@@ -10,7 +10,7 @@ from services.generator.layers.adapter_group import AdapterGroup
 from services.generator.layers.backends import Attention, LayerKernels
 from services.generator.layers.forward_batch import ForwardBatch
 from services.generator.runner.adapter_bank import AdapterBank
-from shared.modeling.decoder import DecoderLayer, DecoderOps, Linear
+from shared.modeling.decoder import DecoderLayer, DecoderOps, Linear, Norm
 
 
 class StepOps(DecoderOps):
@@ -48,9 +48,11 @@ class StepOps(DecoderOps):
         """Attention over the paged cache."""
         return self._attention(index, layer, qkv, self._batch, self._rotary)
 
-    def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Residual sum and its norm."""
-        return self._kernels.add_norm(residual, x, weight, eps)
+    def project_norm(
+        self, layer: int, group: str, linear: Linear, x: Tensor, residual: Tensor, norm: Norm
+    ) -> tuple[Tensor, Tensor]:
+        """The same, its sum with the residual, and the norm of that."""
+        return self._kernels.project_norm(linear, x, residual, norm, self._group(layer, group), self._batch.adapters)
 
     def _group(self, layer: int, name: str) -> AdapterGroup | None:
         return None if self._bank is None else self._bank.group((layer, name))
