@@ -79,7 +79,7 @@ def _trace(llm: LLM, row: DecodeRow) -> list[Span]:
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         time.sleep(TRACED_S)
     decoding.join()
-    events = [event for event in profiler.events() if event.device_type is DeviceType.CUDA]
+    events = [event for event in profiler.events() if event.device_type == DeviceType.CUDA]
     return [Span(event.name, event.time_range.start, event.time_range.end) for event in events]
 
 
