@@ -26,7 +26,7 @@ def expand(way: str, y: torch.Tensor, h: torch.Tensor, case: LoraCase) -> None:
 
 
 def oracle(y: torch.Tensor, h: torch.Tensor, case: LoraCase) -> torch.Tensor:
-    out = y.float()
+    out = y.float().clone()
     reference.lora_expand(
         out,
         h.sum(0).where(case.ranks_of_rows(), 0),
@@ -68,6 +68,12 @@ def test_popularities(shape, way, place):
 )
 def test_ragged_sizes(num_rows, slice_sizes, parts, way, place):
     check(way, make_case("mixed", num_rows, 4, slice_sizes, place=place), parts)
+
+
+@pytest.mark.parametrize("way", ["rows", "tiles"])
+def test_into_a_part_in_fp32(way, place):
+    case = make_case("mixed", ROWS[way], 4, (40, 16), place=place)
+    check(way, dataclasses.replace(case, y=case.y.float()), parts=2)
 
 
 @pytest.mark.parametrize("way", ["rows", "tiles"])

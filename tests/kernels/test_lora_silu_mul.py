@@ -23,7 +23,7 @@ def run(way: str, out: torch.Tensor, gate_up: torch.Tensor, h: torch.Tensor, cas
 
 
 def oracle(gate_up: torch.Tensor, h: torch.Tensor, case: LoraCase) -> torch.Tensor:
-    total, used = gate_up.float(), h.float().sum(0).where(case.ranks_of_rows(), 0)
+    total, used = gate_up.float().clone(), h.float().sum(0).where(case.ranks_of_rows(), 0)
     reference.lora_expand(total, used, finite(case.b), case.ranks, case.scales, case.groups, case.slice_sizes)
     return silu_mul(total)
 

@@ -42,8 +42,9 @@ def lora_expand(
     """Add each row's adapter to `y`.
 
     Args:
-        y: [T, out] fp16, bf16 or fp32, contiguous on its last axis: the base projection's output. Mutated.
-        h: [parts, T, H, slices, R], b: [slots, out, R] in the dtype of `y`, ranks, scales: see `check_delta`.
+        y: [T, out] fp16, bf16 or fp32, contiguous on its last axis: the base projection's output, or a part of it. Mutated.
+        h: [parts, T, H, slices, R], b: [slots, out, R] in the dtype of `y` or, where that is fp32, in any of these; ranks,
+            scales: see `check_delta`.
         row_slots, token_order, chunk_slots, chunk_starts, chunk_lens, chunk_size: see `lora_shrink`. Slots are below H, or H is 1.
         slice_sizes: columns of each slice, in order; their sum is `out`.
     Raises:
@@ -65,13 +66,14 @@ def lora_expand(
     _lora_expand_tiles_kernel[(len(chunk_slots), _num_tiles(slice_sizes, block_n))](
         y, h, b, ranks, scales, token_order, chunk_slots, chunk_starts, chunk_lens, max_rank, *strides,
         SLICE_SIZES=slice_sizes, NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_M=chunk_size, BLOCK_N=block_n,
-        BLOCK_R=RANK_BLOCK, VECTOR=vector(max_rank), PRECISION="ieee" if y.dtype == torch.float32 else "tf32",
+        BLOCK_R=RANK_BLOCK, VECTOR=vector(max_rank), PRECISION="ieee" if b.dtype == torch.float32 else "tf32",
         num_warps=num_warps, **overlap_options(y),
     )  # fmt: skip
 
 
 def _check(y: Tensor, h: Tensor, b: Tensor, ranks: Tensor, scales: Tensor, slice_sizes: tuple[int, ...]) -> None:
-    check_floats(y=y, b=b)
+    check_floats(b=b)
+    check_floats(**({"y": y} if y.dtype == torch.float32 else {"y": y, "b": b}))
     check_last_axis(y=y)
     check_shape("y", y, None, b.shape[1])
     check_delta(len(y), h, b, ranks, scales)
