@@ -21,7 +21,8 @@ def points() -> Points:
 def _point(num_rows: int, context: int, num_queries: int) -> Point:
     inputs = make_inputs(num_rows, context, num_queries)
     lens = np.full(num_rows, num_queries, np.int32)
-    tiles = torch.from_numpy(query_tiles(lens, max_query_tiles(num_rows * num_queries, num_rows))).cuda()
+    num_tiles = max_query_tiles(num_rows * num_queries, num_rows)
+    tiles = torch.from_numpy(query_tiles(np.full_like(lens, context), lens, num_tiles)).cuda()
     cu_query_lens = torch.arange(num_rows + 1, dtype=torch.int32, device="cuda") * num_queries
 
     def call() -> None:

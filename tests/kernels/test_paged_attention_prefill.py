@@ -16,7 +16,7 @@ from tests.kernels.tolerances import assert_close
 def metadata_of(case: AttentionCase, num_tiles: int) -> tuple[torch.Tensor, torch.Tensor]:
     """cu_query_lens and tiles."""
     cu = torch.cat([torch.zeros(1, dtype=torch.int64), case.query_lens.cumsum(0)]).int()
-    tiles = torch.from_numpy(query_tiles(case.query_lens.int().numpy(), num_tiles))
+    tiles = torch.from_numpy(query_tiles(case.context_lens.cpu().numpy(), case.query_lens.int().numpy(), num_tiles))
     return cu.to(case.query.device), tiles.to(case.query.device)
 
 
@@ -53,19 +53,20 @@ def test_ragged_sizes(context_lens, query_lens, shape, window, place):
 def test_tokens_in_no_tile_are_not_touched(place):
     case = make_case([9, 30], [9, 30], (4, 2, 32), place)
     cu, tiles = metadata_of(case, 4)
-    tiles[0, 1:3] = NO_ROW
+    tiles[0, tiles[0] == 1] = NO_ROW
     out = torch.full_like(case.query, SENTINEL)
     attend(out, case, (cu, tiles))
     assert bool((out[9:] == SENTINEL).all())
     assert_close(out[:9], case.expected(None)[:9], slack=4)
 
 
-def test_tiles_cover_every_query_once():
+def test_tiles_cover_every_query_once_and_those_with_most_keys_come_first():
     lengths = np.array([0, 1, TILE_QUERIES, 0, TILE_QUERIES + 1, 3], np.int32)
-    tiles = query_tiles(lengths, 9)
+    before = np.array([9, 5, 0, 0, 0, TILE_QUERIES + 1], np.int32)
+    tiles = query_tiles(before + lengths, lengths, 9)
     assert tiles.dtype == np.int32
-    assert tiles[0].tolist() == [1, 2, 4, 4, 5, NO_ROW, NO_ROW, NO_ROW, NO_ROW]
-    assert tiles[1, :5].tolist() == [0, 0, 0, TILE_QUERIES, 0]
+    assert tiles[0].tolist() == [5, 4, 1, 2, 4, NO_ROW, NO_ROW, NO_ROW, NO_ROW]
+    assert tiles[1, :5].tolist() == [0, TILE_QUERIES, 0, 0, 0]
 
 
 @pytest.mark.gpu

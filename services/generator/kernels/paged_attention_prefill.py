@@ -195,5 +195,5 @@ LOG2_E = 1.4426950408889634
 LOWEST = tl.constexpr(-1e30)
 """Below any score, yet finite: a query may see no key of its first tiles, and inf - inf is no number."""
 
-BLOCKS = {torch.float16: (64, 4, 3), torch.bfloat16: (64, 4, 3), torch.float32: (32, 4, 2)}
+BLOCKS = {torch.float16: (64, 4, 2), torch.bfloat16: (64, 4, 2), torch.float32: (32, 4, 2)}
 """dtype: (BLOCK_K, warps, stages). H200, 2026-11-30."""

@@ -20,10 +20,11 @@ def max_query_tiles(num_tokens: int, num_rows: int) -> int:
     return max_chunks(num_tokens, TILE_QUERIES, num_rows)
 
 
-def query_tiles(query_lens: IntArray, num_tiles: int) -> IntArray:
-    """Row and first query, counted within the row, of each tile.
+def query_tiles(context_lens: IntArray, query_lens: IntArray, num_tiles: int) -> IntArray:
+    """Row and first query, counted within the row, of each tile; those with the most keys first, since the last should end soon.
 
     Args:
+        context_lens: [S] int32, keys of each row, those of this step included.
         query_lens: [S] int32, tokens of each row in this step; 0 is allowed.
         num_tiles: length of the result, at least the tiles in use; see `max_query_tiles`.
     Returns:
@@ -32,5 +33,7 @@ def query_tiles(query_lens: IntArray, num_tiles: int) -> IntArray:
     rows, offsets, _ = cut_chunks(query_lens, TILE_QUERIES)
     tiles = np.zeros((2, num_tiles), np.int32)
     tiles[0] = NO_ROW
-    tiles[:, : len(rows)] = rows, offsets
+    num_before = context_lens[rows] - query_lens[rows] + offsets
+    order = np.argsort(-num_before, kind="stable")
+    tiles[:, : len(rows)] = rows[order], offsets[order]
     return tiles

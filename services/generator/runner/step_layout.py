@@ -157,4 +157,5 @@ class StepLayout:
             lens = plan.num_new_tokens[self.shape.num_decodes :]
             arrays.cu_query_lens[1 : len(lens) + 1] = np.cumsum(lens)
             arrays.cu_query_lens[len(lens) + 1 :] = lens.sum()
-            arrays.tiles[:] = query_tiles(lens, self.num_tiles).reshape(-1)
+            context_lens = lens + plan.num_computed_tokens[self.shape.num_decodes :]
+            arrays.tiles[:] = query_tiles(context_lens, lens, self.num_tiles).reshape(-1)
