@@ -212,9 +212,10 @@ MAX_SPLITS = 32
 MIN_SPLIT = 128
 """Keys below which splitting a row costs more than it saves. H200, 2026-11-30."""
 
+HALF_BLOCKS = ((8, (64, 8, 2)), (32, (64, 4, 2)), (96, (64, 8, 2)), (1 << 30, (32, 2, 2)))
 BLOCKS = {
-    torch.float16: ((32, (128, 4, 2)), (1 << 30, (64, 4, 3))),
-    torch.bfloat16: ((32, (128, 4, 2)), (1 << 30, (64, 4, 3))),
+    torch.float16: HALF_BLOCKS,
+    torch.bfloat16: HALF_BLOCKS,
     torch.float32: ((1 << 30, (32, 4, 2)),),
 }
 """dtype: (up to so many rows, (BLOCK_K, warps, stages)). H200, 2026-11-30."""
