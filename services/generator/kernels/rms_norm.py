@@ -1,6 +1,6 @@
 """RMS norm, with the residual sum that comes before it in the same launch.
 
-Semantics:  residual[t] += x[t];  out[t] = residual[t] / sqrt(mean(residual[t]²) + eps) · weight
+Semantics:  residual[t] += Σ_p x[p, t];  out[t] = residual[t] / sqrt(mean(residual[t]²) + eps) · weight
             or, without a residual, the same of x[t]. The sum is rounded to the dtype, as the next layer reads it; the rest is fp32.
 Source:     Root Mean Square Layer Normalization, arXiv:1910.07467, §4.
 Tile map:   program t computes row t.
@@ -18,34 +18,37 @@ def rms_norm(out: Tensor, x: Tensor, weight: Tensor, eps: float, residual: Tenso
     """Norm of each row.
 
     Args:
-        out: [T, C], may be `x` itself. Mutated.
-        x: [T, C] fp16, bf16 or fp32.
+        out: [T, C] fp16, bf16 or fp32, may be `x` itself. Mutated.
+        x: [T, C], or with a residual [parts, T, C] in any of these dtypes, as `skinny_linear` leaves it.
         weight: [C].
         residual: [T, C], or None for no sum. Mutated.
-            All of one dtype and contiguous on the last axis.
+            All but such parts of one dtype; all contiguous on the last axis.
     Raises:
         KernelArgumentError: shapes, dtypes or strides do not agree.
     """
+    parts = x if residual is not None and x.dim() == 3 else x[None]
     total = x if residual is None else residual
-    check_floats(out=out, x=x, weight=weight, residual=total)
+    check_floats(out=out, weight=weight, residual=total)
+    check_floats(**({"x": x} if parts is x else {"x": x, "out": out}))
     check_last_axis(out=out, x=x, weight=weight, residual=total)
-    check_shape("x", x, None, None)
-    num_rows, width = x.shape
+    check_shape("x", parts, None, None, None)
+    num_parts, num_rows, width = parts.shape
     check_shape("weight", weight, width)
     check_shape("out", out, num_rows, width)
     check_shape("residual", total, num_rows, width)
     block_c = triton.next_power_of_2(width)
     num_warps = next(warps for limit, warps in WARPS if block_c <= limit)
     _rms_norm_kernel[(num_rows,)](
-        out, total, x, weight, width, eps, out.stride(0), total.stride(0), x.stride(0),
-        HAS_RESIDUAL=residual is not None, BLOCK_C=block_c, num_warps=num_warps, **overlap_options(x),
+        out, total, parts, weight, width, eps, out.stride(0), total.stride(0), parts.stride(0), parts.stride(1),
+        NUM_PARTS=num_parts, HAS_RESIDUAL=residual is not None, BLOCK_C=block_c,
+        num_warps=num_warps, **overlap_options(x),
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride_xp"])
 def _rms_norm_kernel(
-    out_ptr, residual_ptr, x_ptr, weight_ptr, width, eps, stride_outt, stride_residualt, stride_xt,
-    HAS_RESIDUAL: tl.constexpr, BLOCK_C: tl.constexpr,
+    out_ptr, residual_ptr, x_ptr, weight_ptr, width, eps, stride_outt, stride_residualt, stride_xp, stride_xt,
+    NUM_PARTS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, BLOCK_C: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     let_next_begin(OVERLAPS)
@@ -56,16 +59,37 @@ def _rms_norm_kernel(
     # --- load ---
     weight = tl.load(weight_ptr + offs_c, mask=mask_c, other=0.0).to(tl.float32)
     wait_for_inputs(OVERLAPS)
-    x = tl.load(x_ptr + row * stride_xt + offs_c, mask=mask_c, other=0.0).to(tl.float32)
+    x = sum_of_parts(x_ptr + row * stride_xt + offs_c, mask_c, stride_xp, NUM_PARTS)
     # --- compute (fp32) ---
     if HAS_RESIDUAL:
-        residual_row_ptr = residual_ptr + row * stride_residualt + offs_c
-        total = (x + tl.load(residual_row_ptr, mask=mask_c, other=0.0).to(tl.float32)).to(out_ptr.dtype.element_ty)
-        tl.store(residual_row_ptr, total, mask=mask_c)
-        x = total.to(tl.float32)
-    scale = tl.rsqrt(tl.sum(x * x, axis=0) / width + eps)
+        x = add_to_residual(residual_ptr + row * stride_residualt + offs_c, mask_c, x)
     # --- store ---
-    tl.store(out_ptr + row * stride_outt + offs_c, (x * scale * weight).to(out_ptr.dtype.element_ty), mask=mask_c)
+    store_norm(out_ptr + row * stride_outt + offs_c, mask_c, x, weight, width, eps)
+
+
+@triton.jit
+def sum_of_parts(x_ptr, mask_c, stride_xp, NUM_PARTS: tl.constexpr):
+    """[BLOCK_C] fp32 of the row that `x_ptr` points at."""
+    x = tl.load(x_ptr, mask=mask_c, other=0.0).to(tl.float32)
+    for part in tl.static_range(1, NUM_PARTS):
+        x += tl.load(x_ptr + part * stride_xp, mask=mask_c, other=0.0).to(tl.float32)
+    return x
+
+
+@triton.jit
+def add_to_residual(residual_ptr, mask_c, x):
+    """The sum, also stored, in fp32 but as it was rounded."""
+    total = x + tl.load(residual_ptr, mask=mask_c, other=0.0).to(tl.float32)
+    rounded = total.to(residual_ptr.dtype.element_ty)
+    tl.store(residual_ptr, rounded, mask=mask_c)
+    return rounded.to(tl.float32)
+
+
+@triton.jit
+def store_norm(out_ptr, mask_c, x, weight, width, eps):
+    """The norm of a row [BLOCK_C] fp32, zero beyond its width."""
+    scale = tl.rsqrt(tl.sum(x * x, axis=0) / width + eps)
+    tl.store(out_ptr, (x * scale * weight).to(out_ptr.dtype.element_ty), mask=mask_c)
 
 
 WARPS = ((1024, 2), (4096, 4), (8192, 8), (1 << 30, 16))

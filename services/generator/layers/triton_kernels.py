@@ -3,10 +3,13 @@
 Called by the runner, also while a CUDA graph is captured: layers reach it through `StepOps`. Holds nothing.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from services.generator.kernels import skinny_linear as skinny
 from services.generator.kernels.argmax import argmax
 from services.generator.kernels.lora_expand import lora_expand
 from services.generator.kernels.lora_lookup import lora_lookup
@@ -28,9 +31,9 @@ class TritonKernels:
         """Base projection of every row at once, and each row's adapter."""
         if group is None or rows is None:
             return linear(projection, x).contiguous()
-        y, h = _narrow_side(projection, x, group, rows)
-        _add_wide_side(y, h, group, rows)
-        return y
+        y, h = _narrow_side(_product, projection, x, group, rows)
+        _add_wide_side(y[0], h, group, rows)
+        return y[0]
 
     def project_norm(
         self,
@@ -42,19 +45,26 @@ class TritonKernels:
         rows: AdapterRows | None,
     ) -> tuple[Tensor, Tensor]:
         """The same, its sum with the residual, which is changed, and the norm of that."""
-        y = self.project(projection, x, group, rows)
-        rms_norm(y, y, norm.weight, norm.eps, residual)
-        return residual, y
+        if group is None or rows is None:
+            y = _product_in_parts(projection, x)
+        else:
+            y, h = _narrow_side(_product_in_parts, projection, x, group, rows)
+            _add_wide_side(y[0], h, group, rows)
+        out = torch.empty_like(residual)
+        rms_norm(out, y, *norm, residual)
+        return residual, out
 
     def gate(self, projection: Linear, x: Tensor, group: AdapterGroup | None, rows: AdapterRows | None) -> Tensor:
         """The same, and the activation of the MLP."""
         out = x.new_empty(len(x), len(projection.weight) // 2)
-        if group is None or rows is None:
-            silu_mul(out, linear(projection, x).contiguous())
-        else:
-            y, h = _narrow_side(projection, x, group, rows)
+        if group is not None and rows is not None:
+            y, h = _narrow_side(_product, projection, x, group, rows)
             adapters = (group.b, group.ranks, group.scales, *rows.segments.arrays)
-            lora_silu_mul(out, y, h, *adapters, chunk_size=rows.chunk_size)
+            lora_silu_mul(out, y[0], h, *adapters, chunk_size=rows.chunk_size)
+        elif _is_skinny(x, skinny.MAX_GATED_ROWS):
+            skinny.skinny_silu_mul(out, x, projection.weight, projection.bias)
+        else:
+            silu_mul(out, linear(projection, x).contiguous())
         return out
 
     def embed(
@@ -105,18 +115,53 @@ class TritonKernels:
         return ids
 
 
-def _narrow_side(projection: Linear, x: Tensor, group: AdapterGroup, rows: AdapterRows) -> tuple[Tensor, Tensor]:
-    """The base projection [T, out] and the intermediates [parts, T, H, slices, R] that `check_delta` describes."""
+def _library_product(projection: Linear, x: Tensor) -> Tensor:
+    """[1, T, out]."""
+    return linear(projection, x).contiguous()[None]
+
+
+def _product(projection: Linear, x: Tensor) -> Tensor:
+    """The same, by a kernel of ours where that is faster."""
+    is_faster = _is_skinny(x, skinny.MAX_ROWS) and skinny.fills_gpu(len(x), len(projection.weight))
+    return _skinny_product(projection, x, 1) if is_faster else _library_product(projection, x)
+
+
+def _product_in_parts(projection: Linear, x: Tensor) -> Tensor:
+    """[parts, T, out], for kernels that sum parts; in fp32 where there are several."""
+    if not _is_skinny(x, skinny.MAX_ROWS):
+        return _library_product(projection, x)
+    return _skinny_product(projection, x, skinny.num_parts(len(x), len(projection.weight)))
+
+
+def _skinny_product(projection: Linear, x: Tensor, num_parts: int) -> Tensor:
+    dtype = torch.float32 if num_parts > 1 else x.dtype
+    out = x.new_empty(num_parts, len(x), len(projection.weight), dtype=dtype)
+    skinny.skinny_linear(out, x, projection.weight, projection.bias)
+    return out
+
+
+def _is_skinny(x: Tensor, max_rows: int) -> bool:
+    return len(x) <= max_rows and x.dtype != torch.float32
+
+
+def _narrow_side(
+    product: Callable[[Linear, Tensor], Tensor],
+    projection: Linear,
+    x: Tensor,
+    group: AdapterGroup,
+    rows: AdapterRows,
+) -> tuple[Tensor, Tensor]:
+    """The base projection [parts, T, out] and the intermediates [parts, T, H, slices, R] that `check_delta` describes."""
     num_slices, max_rank = group.a.shape[1:3]
     joined = group.joined_with(rows.num_joined)
     if joined is not None:
-        whole = linear(joined, x).contiguous()
-        y, h = torch.split(whole, [group.b.shape[1], whole.shape[1] - group.b.shape[1]], dim=1)
-        return y, h.view(1, len(x), rows.num_joined, num_slices, max_rank)
+        whole = product(joined, x)
+        y, h = torch.split(whole, [group.b.shape[1], whole.shape[2] - group.b.shape[1]], dim=2)
+        return y, h.view(len(h), len(x), rows.num_joined, num_slices, max_rank)
     parts = num_parts(len(x), x.shape[1], rows.chunk_size)
     h = group.intermediate(parts * len(x)).view(parts, len(x), num_slices, max_rank)
     lora_shrink(h, x, group.a, group.ranks, *rows.segments.arrays, chunk_size=rows.chunk_size)
-    return linear(projection, x).contiguous(), h[:, :, None]
+    return product(projection, x), h[:, :, None]
 
 
 def _add_wide_side(y: Tensor, h: Tensor, group: AdapterGroup, rows: AdapterRows) -> None:

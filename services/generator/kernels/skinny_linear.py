@@ -1,0 +1,172 @@
+"""Product of few rows with a weight, which is read once at the speed of memory; alone, or with the activation of a gated MLP.
+
+Semantics:  out[p, t, n] = Σ_k x[t, k] · W[n, k] over the k of part p, and bias[n] in part 0; whoever reads `out` sums the parts.
+            gated: out[t, f] = silu(g) · u, g and u the columns f and F + f of that product, all of k at once.
+            fp32 sums; parts are left in fp32, a single part is rounded once.
+Source:     Stream-K, arXiv:2301.03598, §3.2 (the fixed split); SiLU: arXiv:2002.05202, §2. We differ: a part is not summed with the
+            others here but by the kernel that follows, which reads them anyway.
+Tile map:   program (j, p) computes the columns of tile j, all rows, from part p; gated, the gate and up of half as many columns.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from services.generator.kernels.arguments import check_floats, check_last_axis, check_shape
+from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
+
+MAX_ROWS = 64
+"""Rows up to which this is faster than the library's product. H200, 2026-11-30."""
+
+MAX_GATED_ROWS = 128
+"""Likewise, with the activation. H200, 2026-11-30."""
+
+
+def num_parts(num_rows: int, num_columns: int) -> int:
+    """Parts of a product: such that its programs fill the GPU once, or else twice; 1 where neither can be."""
+    num_tiles = -(-num_columns // _blocks(num_rows, num_columns)[0])
+    for num_waves in (1, 2):
+        parts = min(MAX_PARTS, num_waves * WAVE // num_tiles)
+        if _is_full(parts * num_tiles):
+            return parts
+    return 1
+
+
+def fills_gpu(num_rows: int, num_columns: int) -> bool:
+    """Whether the programs of a product in one part keep the GPU busy."""
+    return _is_full(-(-num_columns // _blocks(num_rows, num_columns)[0]))
+
+
+def skinny_linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
+    """x Wᵀ + b in parts.
+
+    Args:
+        out: [parts, T, N] contiguous; fp32, or with one part in the dtype of `x`. Mutated.
+        x: [T, K] fp16, bf16 or fp32.
+        weight: [N, K].
+        bias: [N], or None.
+            All but `out` of one dtype, and contiguous on the last axis.
+    Raises:
+        KernelArgumentError: shapes, dtypes or strides do not agree.
+    """
+    check_shape("out", out, None, len(x), len(weight))
+    _launch(out, x, weight, bias, is_gated=False)
+
+
+def skinny_silu_mul(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
+    """silu(gate) · up of the first projection of a gated MLP.
+
+    Args:
+        out: [T, F] contiguous, in the dtype of `x`. Mutated.
+        x: [T, K], weight: [2 F, K], bias: [2 F] or None, gate and up one below the other; likewise.
+    Raises:
+        KernelArgumentError: shapes, dtypes or strides do not agree.
+    """
+    check_shape("out", out, len(x), len(weight) // 2)
+    _launch(out[None], x, weight, bias, is_gated=True)
+
+
+def _launch(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *, is_gated: bool) -> None:
+    check_floats(x=x, weight=weight, **({} if bias is None else {"bias": bias}))
+    check_floats(**({"out": out} if len(out) > 1 and out.dtype == torch.float32 else {"out": out, "x": x}))
+    check_last_axis(x=x, weight=weight)
+    check_shape("x", x, None, weight.shape[1])
+    check_shape("weight", weight, out.shape[2] * (2 if is_gated else 1), None)
+    if bias is not None:
+        check_shape("bias", bias, len(weight))
+    num_rows, width = x.shape
+    block_n, block_k, num_warps, num_stages = _gated_blocks(num_rows) if is_gated else _blocks(num_rows, out.shape[2])
+    part = triton.cdiv(triton.cdiv(width, len(out)), block_k) * block_k
+    _skinny_linear_kernel[(triton.cdiv(len(weight), block_n), len(out))](
+        out, x, weight, x if bias is None else bias, num_rows, out.shape[2], width, part,
+        x.stride(0), weight.stride(0), out.stride(0), out.stride(1),
+        IS_GATED=is_gated, HAS_BIAS=bias is not None, IS_WHOLE=width == part * len(out),
+        BLOCK_M=max(16, triton.next_power_of_2(num_rows)), BLOCK_N=block_n, BLOCK_K=block_k,
+        num_warps=num_warps, num_stages=num_stages, **overlap_options(x),
+    )  # fmt: skip
+
+
+def _is_full(num_programs: int) -> bool:
+    """Whether hardly a multiprocessor is idle while the last of them run."""
+    return num_programs >= FULL * WAVE * -(-num_programs // WAVE) > 0
+
+
+def _blocks(num_rows: int, num_columns: int) -> tuple[int, int, int, int]:
+    blocks = next(blocks for limit, blocks in BLOCKS if num_rows <= limit)
+    num_tiles = -(-num_columns // blocks[0])
+    is_one_wave = num_tiles <= WAVE and _is_full(WAVE // num_tiles * num_tiles)
+    return WIDE_BLOCKS if num_rows > WIDE_ROWS and not is_one_wave else blocks
+
+
+def _gated_blocks(num_rows: int) -> tuple[int, int, int, int]:
+    return next(blocks for limit, blocks in GATED_BLOCKS if num_rows <= limit)
+
+
+@triton.jit(do_not_specialize=["num_rows", "stride_outp"])
+def _skinny_linear_kernel(
+    out_ptr, x_ptr, weight_ptr, bias_ptr, num_rows, num_columns, width, part,
+    stride_xt, stride_weightn, stride_outp, stride_outt,
+    IS_GATED: tl.constexpr, HAS_BIAS: tl.constexpr, IS_WHOLE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    let_next_begin(OVERLAPS)
+    # --- which tile is mine ---
+    tile = tl.program_id(0)
+    first_k = tl.program_id(1) * part
+    offs_n = tl.arange(0, BLOCK_N)
+    if IS_GATED:  # the gate of some columns, and below it the up of the same
+        HALF: tl.constexpr = BLOCK_N // 2
+        columns = tile * HALF + tl.arange(0, HALF)
+        rows_n = tl.minimum(tile * HALF + offs_n % HALF, num_columns - 1) + offs_n // HALF * num_columns
+    else:
+        columns = tile * BLOCK_N + offs_n
+        rows_n = tl.minimum(columns, num_columns - 1)
+    offs_m = tl.arange(0, BLOCK_M)
+    mask_m = offs_m < num_rows
+    offs_k = first_k + tl.arange(0, BLOCK_K)
+    weight_tile_ptr = weight_ptr + rows_n.to(tl.int64)[:, None] * stride_weightn + offs_k[None, :]
+    x_tile_ptr = x_ptr + offs_m[None, :] * stride_xt + offs_k[:, None]
+    wait_for_inputs(OVERLAPS)
+    # --- compute (fp32) ---
+    # The long side of the product is the weight's, which is why this is (W xᵀ)ᵀ.
+    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    for k in range(0, part, BLOCK_K):
+        if IS_WHOLE:
+            weight = tl.load(weight_tile_ptr + k)
+            x = tl.load(x_tile_ptr + k, mask=mask_m[None, :], other=0.0)
+        else:
+            mask_k = offs_k + k < width
+            weight = tl.load(weight_tile_ptr + k, mask=mask_k[None, :], other=0.0)
+            x = tl.load(x_tile_ptr + k, mask=mask_k[:, None] & mask_m[None, :], other=0.0)
+        acc = tl.dot(weight, x, acc, input_precision="ieee")
+    if HAS_BIAS:
+        bias = tl.load(bias_ptr + rows_n).to(tl.float32)
+        acc += tl.where(tl.program_id(1) == 0, bias, 0.0)[:, None]
+    if IS_GATED:
+        gate, up = tl.split(tl.permute(tl.reshape(acc, [2, HALF, BLOCK_M]), [1, 2, 0]))
+        acc = gate / (1.0 + tl.exp(-gate)) * up
+    # --- store ---
+    out_tile_ptr = (
+        out_ptr + tl.program_id(1).to(tl.int64) * stride_outp + offs_m[None, :] * stride_outt + columns[:, None]
+    )
+    tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=mask_m[None, :] & (columns < num_columns)[:, None])
+
+
+WAVE = 132
+"""Programs that run at a time: one for each multiprocessor of an H200, whose shared memory a program's tiles fill."""
+
+FULL = 0.75
+"""Share of the programs of all waves that there have to be."""
+
+MAX_PARTS = 4
+
+BLOCKS = ((16, (64, 128, 4, 6)), (32, (64, 128, 4, 5)), (1 << 30, (64, 128, 4, 4)))
+"""(up to so many rows, (BLOCK_N, BLOCK_K, warps, stages)). H200, 2026-11-30."""
+
+WIDE_ROWS, WIDE_BLOCKS = 32, (128, 64, 8, 5)
+"""Beyond so many rows, where tiles of BLOCKS are too many for one wave and parts cannot fill it. H200, 2026-11-30."""
+
+GATED_BLOCKS = ((32, (64, 128, 4, 4)), (1 << 30, (128, 64, 8, 5)))
+"""Likewise, of the product with the activation. H200, 2026-11-30."""

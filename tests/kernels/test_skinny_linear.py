@@ -1,0 +1,104 @@
+"""`skinny_linear` and `skinny_silu_mul` against their oracles: ragged sizes, any number of parts, guards, replay of a graph."""
+
+import pytest
+import torch
+
+from services.generator.kernels.arguments import KernelArgumentError
+from services.generator.kernels.reference import skinny_linear as reference
+from services.generator.kernels.skinny_linear import (
+    MAX_PARTS,
+    fills_gpu,
+    num_parts,
+    skinny_linear,
+    skinny_silu_mul,
+)
+from tests.kernels.guards import Guarded
+from tests.kernels.replay import capture
+from tests.kernels.tolerances import assert_close
+
+SIZES = [(1, 8, 8), (3, 72, 200), (17, 130, 256), (40, 64, 520)]
+"""Rows, columns, width."""
+
+
+def inputs(num_rows: int, num_columns: int, width: int, place: tuple[str, torch.dtype]) -> tuple[torch.Tensor, ...]:
+    """x, weight, bias."""
+    device, dtype = place
+    shapes = ((num_rows, width), (num_columns, width), (num_columns,))
+    return tuple(torch.randn(shape).to(device, dtype) for shape in shapes)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize(("num_rows", "num_columns", "width"), SIZES)
+def test_ragged_sizes(num_rows, num_columns, width, parts, has_bias, place):
+    x, weight, bias = inputs(num_rows, num_columns, width, place)
+    bias = bias if has_bias else None
+    dtype = x.dtype if parts == 1 else torch.float32
+    guarded = Guarded(parts, num_rows, num_columns, dtype=dtype, device=place[0])
+    skinny_linear(guarded.tensor, x, weight, bias)
+    guarded.assert_untouched(torch.zeros(guarded.tensor.shape, dtype=torch.bool))
+    assert_close(guarded.tensor.sum(0), reference.skinny_linear(x, weight, bias), slack=4)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(("num_rows", "num_columns", "width"), SIZES)
+def test_gate_and_up(num_rows, num_columns, width, has_bias, place):
+    x, weight, bias = inputs(num_rows, 2 * num_columns, width, place)
+    bias = bias if has_bias else None
+    guarded = Guarded(num_rows, num_columns, dtype=x.dtype, device=place[0])
+    skinny_silu_mul(guarded.tensor, x, weight, bias)
+    guarded.assert_untouched(torch.zeros(guarded.tensor.shape, dtype=torch.bool))
+    assert_close(guarded.tensor, reference.skinny_silu_mul(x, weight, bias), slack=4)
+
+
+def test_columns_of_wider_tensors(place):
+    x, weight, _ = inputs(5, 40, 96, place)
+    out = torch.empty(1, 5, 40, dtype=x.dtype, device=place[0])
+    skinny_linear(out, x[:, :64], weight[:, :64])
+    assert_close(out[0], reference.skinny_linear(x[:, :64], weight[:, :64]), slack=2)
+
+
+@pytest.mark.parametrize(
+    ("num_columns", "parts"), [(64, 1), (1024, 1), (2048, 4), (4096, 2), (4224, 2), (4608, 3), (5120, 3), (28672, 1)]
+)
+@pytest.mark.parametrize("num_rows", [1, 32, 64])
+def test_programs_fill_whole_waves(num_rows, num_columns, parts):
+    assert num_parts(num_rows, num_columns) == parts <= MAX_PARTS
+
+
+@pytest.mark.parametrize(("num_columns", "is_full"), [(4096, False), (6144, False), (6528, True), (28672, True)])
+def test_where_one_part_is_enough(num_columns, is_full):
+    assert fills_gpu(8, num_columns) == is_full
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_rows", [1, 16, 33, 64, 100])
+def test_a_graph_replays_with_other_values(num_rows, cuda):
+    x, weight, bias = inputs(num_rows, 4096, 1024, (cuda, torch.bfloat16))
+    parts = torch.empty(2, num_rows, 4096, device=cuda)
+    gated = torch.empty(num_rows, 2048, dtype=torch.bfloat16, device=cuda)
+
+    def both() -> None:
+        skinny_linear(parts, x, weight, bias)
+        skinny_silu_mul(gated, x, weight, bias)
+
+    graph = capture(both)
+    x.normal_()
+    graph.replay()
+    assert_close(parts.sum(0), reference.skinny_linear(x, weight, bias), slack=4)
+    assert_close(gated, reference.skinny_silu_mul(x, weight, bias), slack=4)
+
+
+def test_arguments_are_checked(place):
+    x, weight, bias = inputs(4, 40, 96, place)
+    out = torch.empty(1, 4, 40, dtype=x.dtype, device=place[0])
+    with pytest.raises(KernelArgumentError, match="out has the shape"):
+        skinny_linear(out[:, :3], x, weight)
+    with pytest.raises(KernelArgumentError, match="x has the shape"):
+        skinny_linear(out, x[:, :-1], weight)
+    with pytest.raises(KernelArgumentError, match="bias has the shape"):
+        skinny_linear(out, x, weight, bias[1:])
+    with pytest.raises(KernelArgumentError, match="is needed for all of"):
+        skinny_linear(out.double(), x, weight)
+    with pytest.raises(KernelArgumentError, match="out has the shape"):
+        skinny_silu_mul(out[0], x, weight)
