@@ -4,6 +4,7 @@ The one place where scheduler and runner are named together with the model. Size
 """
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -221,7 +222,7 @@ def _measured_memory(settings: GeneratorSettings, loaded: _Loaded) -> MeasuredMe
         probe.run_largest_step()
 
     has_graphs = loaded.can_replay and not settings.enforce_eager
-    capture = probe.capture_graphs if has_graphs else None
+    capture = partial(probe.capture_graphs, probe.graph_shapes.all) if has_graphs else None
     return measure_memory(run_largest_step, capture, block_bytes, settings.gpu_memory_utilization)
 
 
@@ -231,7 +232,7 @@ def _prepare(runner: ModelRunner, settings: GeneratorSettings, loaded: _Loaded) 
         return
     runner.warm_up()
     if not settings.enforce_eager:
-        runner.capture_graphs()
+        runner.capture_graphs(runner.graph_shapes.all)
         log.info("graphs_captured", num_graphs=runner.num_graphs)
 
 
