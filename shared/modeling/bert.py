@@ -11,7 +11,7 @@ from typing import Any, Self
 from torch import Tensor
 from torch.nn import functional
 
-from shared.modeling.batch_attention import BatchAttention
+from shared.modeling.batch_attention import BatchAttention, PaddedAttention, batch_attention
 from shared.modeling.bert_families import BertFamily
 from shared.modeling.encoder_layers import ACTIVATIONS, Activation, LayerNorm
 from shared.modeling.flash_attention import can_flash
@@ -171,8 +171,12 @@ class BertEncoder:
     def encode(self, batch: RaggedBatch) -> Tensor:
         """Hidden states of the last layer, [T, H]."""
         x = self._embeddings(batch)
-        bias = None if self._bias is None else self._bias.mask(batch)
-        attend = BatchAttention(batch, self._num_heads, bias=bias)
+        attend = self._attention(batch)
         for layer in self._layers:
             x = layer(x, attend)
         return x
+
+    def _attention(self, batch: RaggedBatch) -> BatchAttention:
+        if self._bias is not None:
+            return PaddedAttention(batch, self._num_heads, self._bias.mask(batch))
+        return batch_attention(batch, self._num_heads, is_padded=self.has_padding)

@@ -55,17 +55,20 @@ class DecoderEncoder:
 
     def _ops(self, batch: RaggedBatch) -> "_WholeSequences":
         rows = self._table.index_select(0, batch.positions)
-        return _WholeSequences(self._config, batch, rows, is_causal=self._is_causal)
+        return _WholeSequences(self._config, batch, rows, is_causal=self._is_causal, is_padded=self.has_padding)
 
 
 class _WholeSequences(DecoderOps):
     """The decoder's operations for one batch."""
 
-    def __init__(self, config: DecoderConfig, batch: RaggedBatch, rows: Tensor, *, is_causal: bool) -> None:
+    def __init__(
+        self, config: DecoderConfig, batch: RaggedBatch, rows: Tensor, *, is_causal: bool, is_padded: bool
+    ) -> None:
         self._config = config
         self._batch = batch
         self._rows = rows
         self._is_causal = is_causal
+        self._is_padded = is_padded
         self._masks: dict[int | None, Tensor | None] = {}
 
     def project(self, layer: int, group: str, projection: Linear, x: Tensor) -> Tensor:
@@ -79,7 +82,7 @@ class _WholeSequences(DecoderOps):
         heads = norm_heads(qkv, layer, config).view(len(qkv), -1, config.head_dim)
         qk, v = torch.split(heads, [config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
         qk = apply_rope(qk, self._rows)
-        if not can_flash(qk, config.head_dim):
+        if self._is_padded:
             return self._attend_padded(torch.cat([qk, v], dim=1).flatten(1), window)
         q, k = torch.split(qk, [config.num_heads, config.num_kv_heads], dim=1)
         reach = None if window is None else (window - 1, 0)

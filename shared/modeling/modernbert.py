@@ -4,14 +4,13 @@ Made by `modernbert_loader`. Runs on flat tokens; only attention sees sequences 
 Source: Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder, arXiv:2412.13663, §2.1.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shared.modeling.batch_attention import BatchAttention
+from shared.modeling.batch_attention import BatchAttention, batch_attention
 from shared.modeling.encoder_layers import Activation, LayerNorm
 from shared.modeling.flash_attention import can_flash
 from shared.modeling.linear import LinearLayer
@@ -36,7 +35,7 @@ class ModernBertLayer:
     activation: Activation
     is_local: bool
 
-    def __call__(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+    def __call__(self, x: Tensor, attend: BatchAttention) -> Tensor:
         normed = x if self.attention_norm is None else self.attention_norm(x)
         x = x + self.attention_out(attend(self.qkv(normed)))
         up, gate = self.up_gate(self.norm(x)).chunk(2, dim=-1)
@@ -82,10 +81,10 @@ class ModernBertEncoder:
             x = layer(x, attend_near if layer.is_local else attend_all)
         return self._last_norm(x)
 
-    def _attention(self, batch: RaggedBatch, half_window: int | None, table: Tensor) -> Callable[[Tensor], Tensor]:
+    def _attention(self, batch: RaggedBatch, half_window: int | None, table: Tensor) -> BatchAttention:
         num_heads, head_dim = self._config.num_heads, self._config.head_dim
         table_rows = table.index_select(0, batch.positions)
-        attend = BatchAttention(batch, num_heads, half_window)
+        attend = batch_attention(batch, num_heads, is_padded=self.has_padding, half_window=half_window)
 
         def rotate_and_attend(qkv: Tensor) -> Tensor:
             qk, v = torch.split(qkv, [2 * num_heads * head_dim, num_heads * head_dim], dim=-1)

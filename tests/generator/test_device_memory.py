@@ -3,7 +3,18 @@
 import pytest
 import torch
 
-from services.generator.engine.device_memory import SPARE_BYTES, check_weights_fit, measure_memory, must_fit
+from services.generator.core.specs import SchedulerLimits
+from services.generator.engine.device_memory import (
+    FEWER_BLOCKS,
+    SPARE_BYTES,
+    check_cache_fits,
+    check_weights_fit,
+    measure_memory,
+    must_fit,
+    reckon_graphs,
+)
+from services.generator.runner.graph_shapes import GraphShapes
+from services.generator.runner.lora_shape import LoraShapes
 from shared.modeling.config import read_decoder_config
 from shared.modeling.decoder_loader import decoder_bytes, load_decoder
 from shared.settings.errors import StartError
@@ -20,6 +31,7 @@ class Device:
     def __init__(self, monkeypatch):
         self.own = self.peak = WEIGHTS
         self.graphs = 0
+        self.captured = []
         replaced = {
             "empty_cache": lambda: None,
             "synchronize": lambda: None,
@@ -37,8 +49,10 @@ class Device:
     def step(self):
         self.peak = self.own + 5 * GIB
 
-    def capture(self):
-        self.graphs = 7 * GIB  # as the driver sees it, whatever the allocator says
+    def capture(self, shapes):
+        """As the driver sees it, whatever the allocator says: 1 MiB for each token of the largest, and 3 MiB for each graph."""
+        self.captured += shapes
+        self.graphs = max(shape.num_tokens for shape in self.captured) * 2**20 + len(self.captured) * 3 * 2**20
 
 
 @pytest.fixture
@@ -46,9 +60,9 @@ def device(monkeypatch):
     return Device(monkeypatch)
 
 
-@pytest.mark.parametrize(("has_graphs", "graphs"), [(True, 7 * GIB), (False, 0)])
-def test_blocks_fill_what_others_the_largest_step_and_the_graphs_leave(device, has_graphs, graphs):
-    measured = measure_memory(device.step, device.capture if has_graphs else None, 2**20, 0.9)
+@pytest.mark.parametrize("graphs", [7 * GIB, 0])
+def test_blocks_fill_what_others_the_largest_step_and_the_graphs_leave(device, graphs):
+    measured = measure_memory(device.step, lambda: graphs, 2**20, 0.9)
     left = 72 * GIB - OTHERS - WEIGHTS - 5 * GIB - graphs - SPARE_BYTES
     assert measured == (left // 2**20, graphs)
 
@@ -58,7 +72,7 @@ def test_graphs_that_leave_nothing_are_named_with_what_is_missing(device):
     with pytest.raises(
         StartError, match=r"take 21.00 GiB .* the graphs 7.00, so that 1.50 GiB are missing for a KV cache"
     ):
-        measure_memory(device.step, device.capture, GIB // 2, utilization)
+        measure_memory(device.step, lambda: 7 * GIB, GIB // 2, utilization)
 
 
 def test_a_step_that_does_not_fit_is_an_error_of_the_start(device):
@@ -68,7 +82,7 @@ def test_a_step_that_does_not_fit_is_an_error_of_the_start(device):
     with pytest.raises(
         StartError, match=r"largest step does not fit .*Tried to allocate 9.00 GiB.*lower --max-num-batched"
     ):
-        measure_memory(step, None, 2**20, 0.9)
+        measure_memory(step, lambda: 0, 2**20, 0.9)
 
 
 def test_what_runs_out_of_memory_before_any_step_is_an_error_of_the_start():
@@ -77,6 +91,45 @@ def test_what_runs_out_of_memory_before_any_step_is_an_error_of_the_start():
         must_fit("adapters do not fit"),
     ):
         raise torch.OutOfMemoryError("Tried to allocate 9.00 GiB")
+
+
+def capture_without_memory():
+    try:
+        raise torch.OutOfMemoryError("Tried to allocate 1.00 GiB")
+    finally:
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+
+def test_a_capture_that_runs_out_of_memory_may_end_with_another_error():
+    reason = r"graphs do not fit: Tried .* 1.00 GiB; lower --gpu-memory-utilization"
+    with pytest.raises(StartError, match=reason), must_fit("graphs do not fit", FEWER_BLOCKS):
+        capture_without_memory()
+
+
+def test_what_is_no_lack_of_memory_is_left_as_it_is():
+    with pytest.raises(RuntimeError, match="an illegal memory access"), must_fit("graphs do not fit"):
+        raise RuntimeError("an illegal memory access")
+
+
+@pytest.mark.parametrize("lora", [None, LoraShapes(64, 16)])
+@pytest.mark.parametrize(("max_rows", "max_tokens"), [(1, 1), (1, 16), (256, 8192), (2048, 8192)])
+def test_a_few_graphs_say_what_all_will_take(device, lora, max_rows, max_tokens):
+    shapes = GraphShapes(SchedulerLimits(max_rows, max_tokens, 64, 100), lora)
+    reckoned = reckon_graphs(device.capture, shapes.sample())
+    assert len(device.captured) <= 8
+    device.captured = []
+    device.capture(shapes.all)
+    assert reckoned == device.graphs
+
+
+def test_blocks_that_were_asked_for_and_do_not_fit_are_refused_with_how_many_would(device):
+    free = TOTAL - OTHERS - WEIGHTS
+    check_cache_fits(free // 2**20, 2**20)
+    with pytest.raises(
+        StartError,
+        match=r"--num-gpu-blocks-override 64512: .* take 63.00 GiB, 2.00 GiB more than are free .* 62464 fit at most",
+    ):
+        check_cache_fits(free // 2**20 + 2048, 2**20)
 
 
 @pytest.mark.parametrize(("utilization", "missing"), [(1.0, "7.00"), (0.5, "28.00")])

@@ -1,24 +1,17 @@
 """The ways in which a step's adapters are computed: one for every plan, and a graph for every one."""
 
-from dataclasses import dataclass
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 
 from services.generator.core.slots import NO_ADAPTER
 from services.generator.runner.lora_shape import JOINED_RANKS, JOINED_TOKENS, LoraShapes
+from tests.generator.plans import SizedPlan
 
 
-@dataclass
-class Plan:
-    """As much of a plan as is asked for."""
-
-    adapter_slots: np.ndarray
-    is_decode: bool
-
-
-def decodes(*slots: int) -> Plan:
-    return Plan(np.array(slots, np.int32), is_decode=True)
+def decodes(*slots: int) -> SizedPlan:
+    return SizedPlan(np.array(slots, np.int32), is_decode=True)
 
 
 @pytest.mark.parametrize("max_rank", [8, 16, 64, JOINED_RANKS + 1])
@@ -27,10 +20,10 @@ def decodes(*slots: int) -> Plan:
 def test_every_mix_has_a_way_that_holds_its_slots_and_that_graphs_were_made_for(is_decode, num_slots, max_rank):
     shapes, rng = LoraShapes(num_slots, max_rank), np.random.default_rng(0)
     for num_rows in (1, 8, 64, JOINED_TOKENS, JOINED_TOKENS + 64):
-        captured = set(shapes.of_decodes(num_rows) if is_decode else shapes.of_prompts(num_rows))
+        captured = set(shapes.ways(num_rows, is_decode=is_decode))
         for highest in {1, num_slots // 2 + 1, num_slots}:
             slots = rng.integers(-1, highest, rng.integers(1, num_rows + 1)).astype(np.int32)
-            shape = shapes.of_plan(Plan(slots, is_decode), num_rows)
+            shape = shapes.of_plan(SizedPlan(slots, is_decode), num_rows)
             if (slots == NO_ADAPTER).all():
                 assert shape is None
                 continue
@@ -52,9 +45,23 @@ def test_slots_beyond_the_room_in_the_product_have_a_kernel_of_their_own():
     assert shapes.of_plan(decodes(0), JOINED_TOKENS + 1).num_joined == 0
 
 
-def test_every_way_of_a_number_of_tokens_is_warmed_up():
-    """With a kernel for the rank-r side and without, where a step may have either."""
-    for shapes in (LoraShapes(16, 64), LoraShapes(64, 64), LoraShapes(2, 2 * JOINED_RANKS)):
-        for num_tokens in (4, JOINED_TOKENS, 2048):
-            warmed = {(shape.chunk_size, shape.num_joined > 0) for shape in shapes.of_tokens(num_tokens)}
-            assert warmed >= {(shape.chunk_size, shape.num_joined > 0) for shape in shapes.of_decodes(num_tokens)}
+@pytest.mark.parametrize(
+    ("num_slots", "max_rank"), [(1, 16), (8, 16), (16, 64), (20, 64), (64, 16), (64, 64), (2, 2048)]
+)
+def test_kernels_are_warmed_up_in_every_way_that_a_step_launches_them(num_slots, max_rank):
+    """What is joined is launched alike in all steps, and so warmed up in any."""
+    shapes, warmed_joined = LoraShapes(num_slots, max_rank), set()
+    for before, most in pairwise([0, 4, 16, 128, 512, 2048]):
+        ways = shapes.ways_between(before + 1, most)
+        warmed = {way.chunk_size for way in ways if not way.num_joined}
+        warmed_joined |= {way.chunk_size for way in ways if way.num_joined}
+        launched = set()
+        for num_tokens, is_decode in product(range(before + 1, most + 1), (True, False)):
+            launched |= {(way.chunk_size, way.num_joined > 0) for way in shapes.ways(num_tokens, is_decode=is_decode)}
+        assert {chunk_size for chunk_size, is_joined in launched if not is_joined} == warmed
+        assert {chunk_size for chunk_size, is_joined in launched if is_joined} <= warmed_joined
+
+
+def test_a_few_adapters_of_many_rows_are_all_that_a_small_bank_has_graphs_for():
+    """128 rows of at most 2 adapters have 64 each, and so never a program per row."""
+    assert [way.chunk_size for way in LoraShapes(2, 2048).ways(128, is_decode=True)] == [16, 64]

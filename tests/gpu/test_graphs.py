@@ -124,3 +124,24 @@ def test_memory_is_measured_and_a_model_that_does_not_fit_is_refused(base):
     del built
     with pytest.raises(StartError, match="GiB are missing for a KV cache"):
         build_model(GeneratorSettings(gpu_memory_utilization=0.001, **settings))
+
+
+def test_graphs_take_about_what_a_few_of_them_said(base, folders, monkeypatch):
+    from services.generator.engine import runner_start
+    from services.generator.engine.device_memory import SPARE_BYTES
+    from tests.fakes.recorder import record
+
+    logs = record(monkeypatch, runner_start)
+    lora = [f"{name}={folder}" for name, folder in folders.items() if name]
+    settings = {"max_num_seqs": 64, "max_model_len": 64, "max_loras": 6, "max_lora_rank": 8, "lora": lora}
+    built = build_model(GeneratorSettings(model=str(base), device="cuda", gpu_memory_utilization=0.1, **settings))
+    (captured,) = [line for line in logs if line["event"] == "graphs_captured"]
+    assert captured["num_graphs"] == built.runner.num_graphs > 8
+    assert captured["gib"] - captured["reckoned_gib"] < SPARE_BYTES / 2**30
+
+
+def test_more_blocks_than_fit_are_refused(base):
+    from shared.settings.errors import StartError
+
+    with pytest.raises(StartError, match=r"--num-gpu-blocks-override \d+: .* GiB more than are free"):
+        build_model(GeneratorSettings(model=str(base), device="cuda", num_gpu_blocks_override=2**31))

@@ -1,15 +1,18 @@
 """How much KV fits beside everything else on a GPU: measured at start, before the cache is made.
 
-Called by `engine.build`, at start. Makes no cache itself; what other processes take later it cannot know.
+Called by `engine.build` and `engine.runner_start`, at start. Makes no cache itself; what other processes take later it cannot know.
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 
 from services.generator.engine.memory_budget import GIB
+from services.generator.runner.graph_shapes import GraphSample
+from services.generator.runner.step_layout import StepShape
 from shared.observability.logging import get_logger
 from shared.settings.errors import StartError
 
@@ -23,9 +26,11 @@ SMALLER = (
     "--encoder-cache-size or --max-num-encoder-tokens"
 )
 
+FEWER_BLOCKS = "lower --gpu-memory-utilization, or --num-gpu-blocks-override where it is given"
+
 
 class MeasuredMemory(NamedTuple):
-    """KV blocks that fit, and bytes that the graphs take."""
+    """KV blocks that fit, and bytes that the graphs will take."""
 
     num_blocks: int
     graph_bytes: int
@@ -42,27 +47,44 @@ def check_weights_fit(num_bytes: int, utilization: float) -> None:
         )
 
 
+def check_cache_fits(num_blocks: int, block_bytes: int) -> None:
+    """Raise StartError, which says by how much, where the blocks of --num-gpu-blocks-override do not fit into what is free now."""
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
+    missing = num_blocks * block_bytes - free
+    if missing > 0:
+        raise StartError(
+            f"--num-gpu-blocks-override {num_blocks}: these KV blocks take {num_blocks * block_bytes / GIB:.2f} GiB, "
+            f"{missing / GIB:.2f} GiB more than are free beside weights and adapters, where {free // block_bytes} fit at most"
+        )
+
+
 @contextmanager
-def must_fit(complaint: str) -> Iterator[None]:
-    """Raise StartError, which begins with `complaint`, where the device's memory runs out within."""
+def must_fit(complaint: str, remedy: str = SMALLER) -> Iterator[None]:
+    """Raise StartError, from `complaint` to `remedy`, where the device's memory runs out within."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        raise StartError(f"{complaint}: {error}; {SMALLER}") from None
+    except RuntimeError as error:
+        # A capture that runs out of memory may end with an error of its own.
+        cause = error if isinstance(error, torch.OutOfMemoryError) else error.__context__
+        if not isinstance(cause, torch.OutOfMemoryError):
+            raise
+        raise StartError(f"{complaint}: {cause}; {remedy}") from None
 
 
 def measure_memory(
     run_largest_step: Callable[[], None],
-    capture_graphs: Callable[[], None] | None,
+    graph_bytes: Callable[[], int],
     block_bytes: int,
     utilization: float,
 ) -> MeasuredMemory:
     """KV blocks that fit beside the largest step and all graphs.
 
+    Kernels must have run before: what their code takes counts as taken.
+
     Args:
         run_largest_step: allocates what the largest step needs beyond what is allocated now, and lets go of it.
-        capture_graphs: captures all graphs and keeps them; they are captured again once there is a cache. None where there
-            will be none.
+        graph_bytes: finds out what graphs will take, see `reckon_graphs`; 0 where there will be none.
         block_bytes: bytes of a block over all layers.
         utilization: share of the device's memory that this process may use.
     Raises:
@@ -72,7 +94,7 @@ def measure_memory(
         peak = _peak_bytes(run_largest_step)
         free, total = torch.cuda.mem_get_info()
         others = total - free - torch.cuda.memory_reserved()  # the driver's own and other processes
-        graphs = _kept_bytes(capture_graphs) if capture_graphs else 0
+        graphs = graph_bytes()
     available = int(total * utilization) - others - peak - graphs - SPARE_BYTES
     parts = {"total": total, "others": others, "peak": peak, "graphs": graphs, "kv": available}
     log.info("memory_measured", **{f"{name}_gib": round(size / GIB, 2) for name, size in parts.items()})
@@ -84,6 +106,31 @@ def measure_memory(
     return MeasuredMemory(available // block_bytes, graphs)
 
 
+def reckon_graphs(capture: Callable[[Iterable[StepShape]], None], sample: GraphSample) -> int:
+    """Bytes that all graphs will take, from some that are captured, and kept.
+
+    Graphs share one pool of memory, in which a replay overwrites what another left, so that together they need what the largest
+    of each kind needs. Each takes something beside it, for its list of kernels: as much as small ones do, which have the same
+    list. Captured are so few in place of all, once more, when there is a cache; `engine.runner_start` logs what they took then.
+
+    Args:
+        capture: captures graphs of some shapes beside those that it has captured.
+    """
+    largest = kept_bytes(lambda: capture(sample.largest))
+    small = kept_bytes(lambda: capture(sample.small))
+    return largest + small + math.ceil(small * sample.num_others / max(1, len(sample.small)))
+
+
+def kept_bytes(make: Callable[[], None]) -> int:
+    """By which the device's free memory shrinks: PyTorch's pools for graphs, and the driver's own."""
+    torch.cuda.empty_cache()
+    before, _ = torch.cuda.mem_get_info()
+    make()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return max(0, before - torch.cuda.mem_get_info()[0])
+
+
 def _peak_bytes(run: Callable[[], None]) -> int:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -91,12 +138,3 @@ def _peak_bytes(run: Callable[[], None]) -> int:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     return torch.cuda.max_memory_allocated()
-
-
-def _kept_bytes(make: Callable[[], None]) -> int:
-    """By which the device's free memory shrinks: PyTorch's pools for graphs, and the driver's own."""
-    before, _ = torch.cuda.mem_get_info()
-    make()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    return max(0, before - torch.cuda.mem_get_info()[0])

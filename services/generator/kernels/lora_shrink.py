@@ -75,8 +75,8 @@ def lora_shrink(
         return
     block_k, num_warps, num_stages = TILE_BLOCKS[x.dtype]
     _lora_shrink_tiles_kernel[(len(chunk_slots), parts, num_slices)](
-        h, x, a, ranks, token_order, chunk_slots, chunk_starts, chunk_lens, num_rows, x.shape[1], max_rank, *strides,
-        NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_M=chunk_size, BLOCK_R=RANK_BLOCK, BLOCK_K=block_k,
+        h, x, a, ranks, token_order, chunk_slots, chunk_starts, chunk_lens, num_rows, x.shape[1], max_rank, parts, num_slices,
+        *strides, BLOCK_M=chunk_size, BLOCK_R=RANK_BLOCK, BLOCK_K=block_k,
         num_warps=num_warps, num_stages=num_stages, **overlap_options(x),
     )  # fmt: skip
 
@@ -134,15 +134,14 @@ def _lora_shrink_rows_kernel(
 
 
 @triton.jit(
-    do_not_specialize=["num_rows"],
+    do_not_specialize=["num_rows", "num_parts", "num_slices"],  # or each is compiled for itself
     do_not_specialize_on_alignment=["order_ptr", "chunk_slots_ptr", "chunk_starts_ptr", "chunk_lens_ptr"],
 )
 def _lora_shrink_tiles_kernel(
     h_ptr, x_ptr, a_ptr, ranks_ptr, order_ptr, chunk_slots_ptr, chunk_starts_ptr, chunk_lens_ptr,
-    num_rows, in_features, max_rank,
+    num_rows, in_features, max_rank, num_parts, num_slices,
     stride_xt, stride_aslot, stride_as, stride_ar,
-    NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     let_next_begin(OVERLAPS)
@@ -155,11 +154,11 @@ def _lora_shrink_tiles_kernel(
     if slot < 0:
         return  # base rows, or no such chunk in this step
     num_mine = tl.load(chunk_lens_ptr + chunk)
-    rank = tl.load(ranks_ptr + slot * NUM_SLICES + slice_id)
+    rank = tl.load(ranks_ptr + slot * num_slices + slice_id)
     offs_m = tl.arange(0, BLOCK_M)
     mask_m = offs_m < num_mine
     rows = tl.load(order_ptr + tl.load(chunk_starts_ptr + chunk) + offs_m, mask=mask_m, other=0).to(tl.int64)
-    part_size = tl.cdiv(tl.cdiv(in_features, BLOCK_K), NUM_PARTS) * BLOCK_K
+    part_size = tl.cdiv(tl.cdiv(in_features, BLOCK_K), num_parts) * BLOCK_K
     first_k = part * part_size
     last_k = tl.minimum(first_k + part_size, in_features)
     for first_r in range(0, rank, BLOCK_R):
@@ -178,7 +177,7 @@ def _lora_shrink_tiles_kernel(
             # --- compute (fp32) ---
             acc = tl.dot(x, a, acc, input_precision="ieee")
         # --- store ---
-        h_rows_ptr = h_ptr + ((part * num_rows + rows[:, None]) * NUM_SLICES + slice_id) * max_rank
+        h_rows_ptr = h_ptr + ((part * num_rows + rows[:, None]) * num_slices + slice_id) * max_rank
         tl.store(h_rows_ptr + offs_r[None, :], acc, mask=mask_m[:, None] & mask_r[None, :])
 
 

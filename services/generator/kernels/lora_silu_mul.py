@@ -73,6 +73,15 @@ def _silu(x):
     return x / (1.0 + tl.exp(-x))
 
 
+@triton.jit
+def _rank_and_scale(ranks_ptr, scales_ptr, slot, half):
+    """Of the gate (0) or the up projection (1) of the adapter in a slot; zeros where there is none."""
+    has_adapter = slot >= 0
+    rank = tl.load(ranks_ptr + slot * 2 + half, mask=has_adapter, other=0)
+    scale = tl.load(scales_ptr + slot * 2 + half, mask=has_adapter, other=0.0)
+    return rank, scale
+
+
 @triton.jit(do_not_specialize_on_alignment=["row_slots_ptr"])
 def _lora_silu_mul_rows_kernel(
     out_ptr, gate_up_ptr, h_ptr, b_ptr, ranks_ptr, scales_ptr, row_slots_ptr, width, max_rank,
@@ -86,11 +95,8 @@ def _lora_silu_mul_rows_kernel(
     offs_f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
     mask_f = offs_f < width
     slot = tl.load(row_slots_ptr + row).to(tl.int64)
-    has_adapter = slot >= 0
-    gate_rank = tl.load(ranks_ptr + slot * 2, mask=has_adapter, other=0)
-    up_rank = tl.load(ranks_ptr + slot * 2 + 1, mask=has_adapter, other=0)
-    gate_scale = tl.load(scales_ptr + slot * 2, mask=has_adapter, other=0.0)
-    up_scale = tl.load(scales_ptr + slot * 2 + 1, mask=has_adapter, other=0.0)
+    gate_rank, gate_scale = _rank_and_scale(ranks_ptr, scales_ptr, slot, 0)
+    up_rank, up_scale = _rank_and_scale(ranks_ptr, scales_ptr, slot, 1)
     h_ptr += row * stride_ht + slot * stride_hslot
     b_ptr += slot * stride_bslot
     # --- compute (fp32) ---
@@ -127,11 +133,8 @@ def _lora_silu_mul_tiles_kernel(
         wait_for_inputs(OVERLAPS)  # else this kernel might end before those that it follows
         return  # no such chunk in this step
     slot = tl.load(chunk_slots_ptr + chunk).to(tl.int64)
-    has_adapter = slot >= 0
-    gate_rank = tl.load(ranks_ptr + slot * 2, mask=has_adapter, other=0)
-    up_rank = tl.load(ranks_ptr + slot * 2 + 1, mask=has_adapter, other=0)
-    gate_scale = tl.load(scales_ptr + slot * 2, mask=has_adapter, other=0.0)
-    up_scale = tl.load(scales_ptr + slot * 2 + 1, mask=has_adapter, other=0.0)
+    gate_rank, gate_scale = _rank_and_scale(ranks_ptr, scales_ptr, slot, 0)
+    up_rank, up_scale = _rank_and_scale(ranks_ptr, scales_ptr, slot, 1)
     offs_m = tl.arange(0, BLOCK_M)
     mask_m = offs_m < num_mine
     rows = tl.load(order_ptr + tl.load(chunk_starts_ptr + chunk) + offs_m, mask=mask_m, other=0).to(tl.int64)

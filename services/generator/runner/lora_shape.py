@@ -4,7 +4,6 @@ Chosen by the ModelRunner and `step_graphs` from a plan, part of a `StepShape`. 
 """
 
 from collections.abc import Iterator
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -50,40 +49,40 @@ class LoraShapes:
             self._joined.insert(-1, count)
             count *= JOINED_STEP
         self._joined_is_enough = most == num_slots
+        self._num_slots = num_slots
 
     def of_plan(self, plan: StepPlan, num_tokens: int) -> LoraShape | None:
         """The way for a plan's adapters in a step of `num_tokens`, padding included; None where it has no adapter."""
         slots = np.unique(plan.adapter_slots[plan.adapter_slots != NO_ADAPTER])
         if len(slots) == 0:
             return None
-        # Steps that compute prompts come in many sizes, so that there is but one way of them.
-        joined = self._joined if plan.is_decode else self._joined[-1:]
-        fitting = (count for count in joined if num_tokens <= JOINED_TOKENS and count > slots[-1])
-        return LoraShape(chunk_size_for(num_tokens, len(slots)), next(fitting, 0))
+        chunk_size = chunk_size_for(num_tokens, len(slots))
+        joined = self._joined_counts(num_tokens, chunk_size, is_decode=plan.is_decode)
+        return LoraShape(chunk_size, next((count for count in joined if count > slots[-1]), 0))
 
-    def of_decodes(self, num_rows: int) -> Iterator[LoraShape]:
-        """All that may be answered for decode rows alone."""
-        for chunk_size, num_joined in product(_chunk_sizes(num_rows), self._counts(num_rows)):
-            yield LoraShape(chunk_size, num_joined)
+    def ways(self, num_tokens: int, *, is_decode: bool) -> Iterator[LoraShape]:
+        """All that may be answered for a step of `num_tokens`."""
+        for chunk_size in self._chunk_sizes(num_tokens):
+            joined = self._joined_counts(num_tokens, chunk_size, is_decode=is_decode)
+            for num_joined in joined if joined and self._joined_is_enough else [0, *joined]:
+                yield LoraShape(chunk_size, num_joined)
 
-    def of_prompts(self, num_tokens: int) -> Iterator[LoraShape]:
-        """All that may be answered for a step with other rows."""
-        for chunk_size, num_joined in product(_chunk_sizes(num_tokens), self._widest(num_tokens)):
-            yield LoraShape(chunk_size, num_joined)
+    def ways_between(self, fewest: int, most: int) -> list[LoraShape]:
+        """Such that, in steps of `most` tokens, they launch the kernels as every step of `fewest` to `most` does.
 
-    def of_tokens(self, num_tokens: int) -> Iterator[LoraShape]:
-        """Such that with them every kernel is launched in every way there is for this many tokens."""
-        for chunk_size, num_joined in product(chunk_sizes(), self._widest(num_tokens)):
-            yield LoraShape(chunk_size, num_joined)
+        Fewer tokens come in smaller chunks and more in larger ones, so that the ends have all there are between them. What is
+        joined is launched alike by steps of any size, so that those of a range which goes beyond are left to the one before.
+        """
+        ends = {end for end in (fewest, JOINED_TOKENS + 1, most) if fewest <= end <= most}
+        ways = {way for end in ends for way in self.ways(end, is_decode=False)}
+        return sorted(way for way in ways if way.num_joined == 0 or most <= JOINED_TOKENS)
 
-    def _widest(self, num_tokens: int) -> list[int]:
-        counts = self._counts(num_tokens)
-        return sorted({0, counts[-1]} & set(counts))
+    def _chunk_sizes(self, num_tokens: int) -> list[int]:
+        most_adapters = min(num_tokens, self._num_slots)
+        return sorted({chunk_size_for(num_tokens, count) for count in range(1, most_adapters + 1)})
 
-    def _counts(self, num_tokens: int) -> list[int]:
-        joined = self._joined if num_tokens <= JOINED_TOKENS else []
-        return [*joined] if joined and self._joined_is_enough else [0, *joined]
-
-
-def _chunk_sizes(num_tokens: int) -> list[int]:
-    return sorted({chunk_size_for(num_tokens, count) for count in range(1, num_tokens + 1)})
+    def _joined_counts(self, num_tokens: int, chunk_size: int, *, is_decode: bool) -> list[int]:
+        """In rising order. One only where there are many sizes, of prompts, and where a step of many rows has few adapters."""
+        if num_tokens > JOINED_TOKENS:
+            return []
+        return self._joined if is_decode and chunk_size < chunk_sizes()[-1] else self._joined[-1:]

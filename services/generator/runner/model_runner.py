@@ -4,7 +4,9 @@ Called by the engine loop, which owns the order of steps. Owns all device tensor
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from services.generator.layers.backends import Backends, make_attention, make_ke
 from services.generator.layers.forward_batch import AdapterRows, ForwardBatch
 from services.generator.runner.adapter_storage import AdapterStorage
 from services.generator.runner.encoder_cache import EncoderCache
+from services.generator.runner.graph_shapes import GraphShapes
 from services.generator.runner.kv_cache_pool import KVCachePool
 from services.generator.runner.lora_shape import LoraShape, LoraShapes
 from services.generator.runner.reference_inputs import adapter_groups, attention_groups
@@ -83,6 +86,7 @@ class ModelRunner:
     """One model on one device.
 
     Attributes:
+        graph_shapes: what `capture_graphs` may capture.
         launches: steps so far, by how they were launched.
     """
 
@@ -121,6 +125,7 @@ class ModelRunner:
             max_tokens=limits.max_num_batched_tokens,
             max_rows=limits.max_num_seqs,
         )
+        self.graph_shapes = GraphShapes(limits, self._lora)
         self._graphs: StepGraphs | None = None
         self.launches: Counter[Launch] = Counter()
 
@@ -133,14 +138,22 @@ class ModelRunner:
     def warm_up(self) -> None:
         """Run steps of nothing but padding, so that all kernels are compiled before the first request comes."""
         most = self._limits.max_num_batched_tokens
-        for num_tokens in [*(size for size in WARM_UP_SIZES if size < most), most]:
-            for lora in [None, *(self._lora.of_tokens(num_tokens) if self._lora else [])]:
+        sizes = [*(size for size in WARM_UP_SIZES if size < most), most]
+        for before, num_tokens in pairwise([0, *sizes]):
+            for lora in [None, *(self._lora.ways_between(before + 1, num_tokens) if self._lora else [])]:
                 self._run_padding(StepShape(num_tokens, 1, 2, 1, lora))
 
     @torch.inference_mode()
-    def capture_graphs(self) -> None:
-        """Capture steps of few tokens, so that they take one launch each; all that is in the cache may be overwritten."""
-        self._graphs = StepGraphs(self.compute, self._layout, self._limits, self._device, self._lora)
+    def capture_graphs(self, shapes: Iterable[StepShape]) -> None:
+        """Capture steps of few tokens, so that they take one launch each; all that is in the cache may be overwritten.
+
+        Args:
+            shapes: of `graph_shapes`, of which all must be captured before a step is executed.
+        """
+        if self._graphs is None:
+            vocab_size, dtype = self._config.vocab_size, self._weights.head.dtype
+            self._graphs = StepGraphs(self._layout, self.graph_shapes, vocab_size, dtype, self._device)
+        self._graphs.capture(self.compute, shapes)
 
     @torch.inference_mode()
     def run_largest_step(self) -> None:
@@ -194,8 +207,10 @@ class ModelRunner:
         """Raise where the device takes no work any more: after most errors of a GPU every further call fails too."""
         torch.zeros(1, device=self._device).item()
 
-    def compute(self, packed: Tensor, layout: StepLayout, plan: StepPlan | None = None) -> StepOutputs:
-        """Launch the forward pass; `plan` is asked for images, and by reference backends."""
+    def compute(
+        self, packed: Tensor, layout: StepLayout, plan: StepPlan | None = None, *, logits: Tensor | None = None
+    ) -> StepOutputs:
+        """Launch the forward pass; `plan` is asked for images, and by reference backends. See `logits` for the buffer."""
         batch = make_forward_batch(packed, layout, self._tables, self._kernels, self._block_size)
         if plan is not None:
             batch = self._add_reference_inputs(self._add_images(batch, plan), plan)
@@ -205,17 +220,20 @@ class ModelRunner:
             token_rows, positions = token_rows.index_select(0, where), positions.index_select(0, where)
             if adapters is not None:
                 adapters = self._head_rows(adapters.segments.row_slots.index_select(0, where))
-        logits = self.logits(hidden if where is None else hidden.index_select(0, where), adapters)
-        return StepOutputs(hidden, logits, token_rows, positions)
+        sampled = hidden if where is None else hidden.index_select(0, where)
+        return StepOutputs(hidden, self.logits(sampled, adapters, logits), token_rows, positions)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Hidden states [T, C] after the last norm."""
         ops = StepOps(batch, self._attention, self._kernels, self._bank, self._rotary_rows(batch))
         return decoder_forward(self._weights, self._config, ops, batch.token_ids)
 
-    def logits(self, hidden: Tensor, adapters: AdapterRows | None = None) -> Tensor:
-        """[N, C], and these rows by adapter, None where none has one, to [N, V] in the model's dtype."""
-        return self._kernels.project(Linear(self._weights.head), hidden, self._adapted_head, adapters)
+    def logits(self, hidden: Tensor, adapters: AdapterRows | None = None, out: Tensor | None = None) -> Tensor:
+        """[N, C], and these rows by adapter, None where none has one, to [N, V] in the model's dtype: `out`, where given."""
+        if out is not None and (self._adapted_head is None or adapters is None):
+            return torch.mm(hidden, self._weights.head.t(), out=out)
+        logits = self._kernels.project(Linear(self._weights.head), hidden, self._adapted_head, adapters)
+        return logits if out is None else out.copy_(logits)
 
     def _layout_of(self, plan: StepPlan) -> StepLayout:
         """The layout that holds a plan exactly."""

@@ -6,36 +6,17 @@ each way in which adapters are computed, and fit any mix of adapters. A step of 
 longer to launch than to run, and so has graphs too; beyond, the device is busy long enough.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from services.generator.core.plan import StepPlan
-from services.generator.core.specs import SchedulerLimits
-from services.generator.runner.lora_shape import LoraShape, LoraShapes
-from services.generator.runner.step_layout import StepLayout, StepShape, decode_shape
+from services.generator.runner.graph_shapes import GraphShapes
+from services.generator.runner.step_layout import StepLayout, StepShape
 from shared.modeling.transfers import copy_into
-
-SMALL_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
-STEP_BEYOND = 64
-"""Numbers of decode rows for which there are graphs, and beyond the last of them the step from one to the next."""
-
-PROMPT_SIZES = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""Tokens of steps that compute prompts, for which there are graphs."""
-
-
-class GraphSizes(NamedTuple):
-    """Numbers of tokens, in rising order: of steps of decode rows alone, and of those with rows that compute prompts."""
-
-    decodes: list[int]
-    prompts: list[int]
-
-    def of(self, is_decode: bool) -> list[int]:
-        """One of the two."""
-        return self.decodes if is_decode else self.prompts
 
 
 class StepOutputs(NamedTuple):
@@ -58,8 +39,13 @@ class StepOutputs(NamedTuple):
         return StepOutputs(self.hidden, self.logits[:count], self.rows[:count], self.positions[:count])
 
 
-Compute = Callable[[Tensor, StepLayout], StepOutputs]
-"""From a packed step on the device to its outputs, launching always the same for one layout."""
+class Compute(Protocol):
+    """From a packed step on the device to its outputs, launching always the same for one layout."""
+
+    def __call__(self, packed: Tensor, layout: StepLayout, *, logits: Tensor) -> StepOutputs:
+        """`logits` [N, V] is where they shall be."""
+        ...
+
 
 MakeLayout = Callable[[StepShape], StepLayout]
 
@@ -74,87 +60,58 @@ class CapturedStep:
 
 
 class StepGraphs:
-    """All graphs.
+    """All graphs; none before they are captured.
+
+    All write their logits, the largest of what they leave, to one buffer: its size is that of the largest graph's, not the sum.
 
     Args:
-        lora: how adapters of rows may be computed; None where there are none.
+        vocab_size: V.
+        dtype: of the logits.
     """
 
     def __init__(
-        self,
-        compute: Compute,
-        make_layout: MakeLayout,
-        limits: SchedulerLimits,
-        device: torch.device,
-        lora: LoraShapes | None,
+        self, make_layout: MakeLayout, shapes: GraphShapes, vocab_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        self._sizes = graph_sizes(limits)
-        self._lora = lora
-        layouts = [make_layout(shape) for shape in _shapes(self._sizes, limits, lora)]
-        self._packed = torch.zeros(max(layout.borders()[-1] for layout in layouts), dtype=torch.int32, device=device)
-        pool = torch.cuda.graph_pool_handle()
-        self._graphs = {  # the largest first, so that the others find memory for theirs
-            _key(layout.shape): self._capture(compute, layout, pool) for layout in reversed(layouts)
-        }
+        self._shapes = shapes
+        self._layouts = {shape: make_layout(shape) for shape in shapes.all}
+        num_packed = max(layout.borders()[-1] for layout in self._layouts.values())
+        self._packed = torch.zeros(num_packed, dtype=torch.int32, device=device)
+        num_rows = max(shape.num_sampled for shape in shapes.all)
+        self._logits = torch.zeros(num_rows, vocab_size, dtype=dtype, device=device)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: dict[StepShape, CapturedStep] = {}
 
     @property
     def num_graphs(self) -> int:
         """How many were captured."""
         return len(self._graphs)
 
+    def capture(self, compute: Compute, shapes: Iterable[StepShape]) -> None:
+        """Capture graphs of some shapes, in this order.
+
+        `compute` is not kept: it is the owner's, who with these graphs shall be gone as soon as nobody holds it.
+        """
+        for shape in shapes:
+            self._graphs[shape] = self._capture(compute, self._layouts[shape])
+
     def replay(self, plan: StepPlan) -> StepOutputs | None:
         """Launch a step, whose plan the tables must have applied; None where it fits no graph."""
-        captured = self._find(plan)
-        if captured is None:
+        shape = self._shapes.of_plan(plan)
+        if shape is None:
             return None
+        captured = self._graphs[shape]
         copy_into(self._packed, captured.layout.pack(plan))
         captured.graph.replay()
         return captured.outputs.first(len(plan.sampled))
 
-    def _find(self, plan: StepPlan) -> CapturedStep | None:
-        if plan.images is not None or len(plan.scored):
-            return None  # a graph knows no images, and keeps no hidden states
-        size = next((size for size in self._sizes.of(plan.is_decode) if size >= plan.num_tokens), None)
-        if size is None:
-            return None
-        lora = None if self._lora is None else self._lora.of_plan(plan, size)
-        return self._graphs[plan.is_decode, size, lora]
-
-    def _capture(self, compute: Compute, layout: StepLayout, pool: Any) -> CapturedStep:
+    def _capture(self, compute: Compute, layout: StepLayout) -> CapturedStep:
         packed = self._packed[: layout.borders()[-1]]
+        logits = self._logits[: layout.shape.num_sampled]
         copy_into(packed, layout.pack_padding())
-        compute(packed, layout)  # compiles kernels and makes workspaces, which a capture must not
+        compute(packed, layout, logits=logits)  # compiles kernels and makes workspaces, which a capture must not
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            outputs = compute(packed, layout)
+        with torch.cuda.graph(graph, pool=self._pool):
+            outputs = compute(packed, layout, logits=logits)
         # Hidden states are not kept: their memory is for the next graph.
         return CapturedStep(layout, graph, outputs._replace(hidden=outputs.hidden[:0].clone()))
-
-
-def graph_sizes(limits: SchedulerLimits) -> GraphSizes:
-    """Numbers of tokens that graphs are captured for."""
-    most = limits.max_num_batched_tokens
-    max_rows = min(limits.max_num_seqs, most)
-    sizes = [*SMALL_SIZES, *range(SMALL_SIZES[-1] + STEP_BEYOND, max_rows, STEP_BEYOND)]
-    decodes = [*(size for size in sizes if size < max_rows), max_rows]
-    return GraphSizes(decodes, sorted({min(size, most) for size in PROMPT_SIZES}))
-
-
-def prompt_shape(num_tokens: int, limits: SchedulerLimits, lora: LoraShape | None) -> StepShape:
-    """A step of `num_tokens` in rows of any length, each of which may sample."""
-    num_rows = min(num_tokens, limits.max_num_seqs)
-    return StepShape(num_tokens, 0, num_rows, num_rows, lora)
-
-
-def _shapes(sizes: GraphSizes, limits: SchedulerLimits, lora: LoraShapes | None) -> Iterator[StepShape]:
-    for size in sizes.decodes:
-        for way in [None, *(lora.of_decodes(size) if lora else [])]:
-            yield decode_shape(size, way)
-    for size in sizes.prompts:
-        for way in [None, *(lora.of_prompts(size) if lora else [])]:
-            yield prompt_shape(size, limits, way)
-
-
-def _key(shape: StepShape) -> tuple[bool, int, LoraShape | None]:
-    return shape.num_decodes > 0, shape.num_tokens, shape.lora
