@@ -127,8 +127,8 @@ bench-gpu-encoders: ## time embedder and reranker on a GPU beside transformers; 
 bench-gpu-http: ## the 64-row steps of that table as clients of the service see them; likewise
 	$(PYTHON) -m benchmarks.gpu.over_http $(ARGS)
 
-bench-gpu-peers: ## transformers and peft on the same workload; needs both packages
-	$(PYTHON) -m benchmarks.gpu.peers
+bench-gpu-peers: ## transformers and peft on the same workload; likewise, needs both packages
+	$(PYTHON) -m benchmarks.gpu.peers $(ARGS)
 
 profile-gpu: ## where the time of decode steps goes; ARGS takes --rows PATTERN
 	$(PYTHON) -m benchmarks.gpu.profile $(ARGS)
