@@ -134,7 +134,7 @@ bench-gpu-http: ## the 64-row steps of that table as clients of the service see 
 bench-gpu-peers: ## transformers and peft on the same workload; likewise, needs both packages
 	$(PYTHON) -m benchmarks.gpu.peers $(ARGS)
 
-profile-gpu: ## where the time of decode steps goes; ARGS takes --rows PATTERN
+profile-gpu: ## where the time of decode steps and of prompts goes; ARGS takes --rows PATTERN
 	$(PYTHON) -m benchmarks.gpu.profile $(ARGS)
 
 # Local versions (+cpu) are cut off, and what torch's CUDA build pins by itself is left out: one file fits both builds.
