@@ -11,10 +11,14 @@ from types import ModuleType
 
 from benchmarks.commit import current_commit
 from benchmarks.kernels import (
+    add_layer_norm,
     argmax,
     lora_crossover,
     lora_expand,
+    lora_layers,
     lora_shrink,
+    lora_silu_mul,
+    lora_silu_mul_blocks,
     lora_step,
     paged_attention_decode,
     paged_attention_prefill,
@@ -26,18 +30,21 @@ from benchmarks.kernels import (
 from benchmarks.kernels.measure import measure
 
 BENCHES = {
+    "lora_layers": lora_layers,
     "lora_step": lora_step,
     "lora_shrink": lora_shrink,
     "lora_expand": lora_expand,
+    "lora_silu_mul": lora_silu_mul,
     "paged_attention_decode": paged_attention_decode,
     "paged_attention_prefill": paged_attention_prefill,
     "rope_kv_write": rope_kv_write,
     "rms_norm": rms_norm,
     "silu_mul": silu_mul,
+    "add_layer_norm": add_layer_norm,
     "argmax": argmax,
     "step_indices": step_indices,
 }
-SWEEPS = {"lora_crossover": lora_crossover}
+SWEEPS = {"lora_crossover": lora_crossover, "lora_silu_mul_blocks": lora_silu_mul_blocks}
 """Long ones, which run only where their name is given."""
 
 
