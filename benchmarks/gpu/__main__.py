@@ -36,6 +36,7 @@ def main() -> None:
         if any(map(results.wants, bank.names)):
             with scratch_folder() as folder:
                 _run(results, parts, bank, folder, is_tiny=options.tiny)
+    results.check_any()
     print(f"where the time went: {parts}", flush=True)
 
 

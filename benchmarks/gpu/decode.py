@@ -20,8 +20,7 @@ def step_ms(seconds: Callable[[int], float], *, num_steps: int = NUM_STEPS, num_
     Args:
         seconds: how long it takes to answer the prompts with so many tokens each.
     """
-    for num_tokens in (1, 4):
-        seconds(num_tokens)
+    seconds(4)
     runs = [seconds(num_steps + 1) - min(seconds(1) for _ in range(2)) for _ in range(num_runs)]
     return [run / num_steps * MS_PER_S for run in runs]
 

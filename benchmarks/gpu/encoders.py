@@ -55,6 +55,7 @@ def main() -> None:
         shape = TINY if options.tiny else BASE
         folder = write_cross_encoder(scratch / "cross-encoder", shape)
         time_reranker(results, shape, folder, random_documents(20 if options.tiny else 1000))
+    results.check_any()
 
 
 def time_encoder(

@@ -34,6 +34,7 @@ def main() -> None:
     for name, ranks in ROWS.items():
         if results.wants(name):
             _run(results, name, ranks, is_tiny=options.tiny)
+    results.check_any()
 
 
 def _run(results: Results, row: str, ranks: dict[str, int], *, is_tiny: bool) -> None:

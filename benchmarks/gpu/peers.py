@@ -44,6 +44,7 @@ def main() -> None:
     names = [f"a{index}" for index in range(MIXED_ROWS)]
     mixed = _Seconds(_with_adapters(model, config, names), config, MIXED_ROWS, adapter_names=names)
     measure("peft", f"{MIXED_ROWS} adapters, B={MIXED_ROWS}", mixed)
+    results.check_any()
 
 
 class _Seconds:

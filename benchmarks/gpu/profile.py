@@ -35,9 +35,11 @@ def main() -> None:
     parser.add_argument("--rows", default="*, B=64", help="pattern for the names of rows")
     parser.add_argument("--tiny", action="store_true", help="a tiny model; the figures mean nothing")
     options = parser.parse_args()
-    for bank in BANKS:
-        if any(fnmatch.fnmatch(row.name, options.rows) for row in (*bank.decodes, *bank.prefills)):
-            _profile(bank, options.rows, TINY if options.tiny else CONFIG)
+    wanted = [bank for bank in BANKS if any(fnmatch.filter(bank.names[1:], options.rows))]
+    if not wanted:
+        parser.error(f"--rows {options.rows}: no row has such a name")
+    for bank in wanted:
+        _profile(bank, options.rows, TINY if options.tiny else CONFIG)
 
 
 def _profile(bank: Bank, pattern: str, config: dict[str, Any]) -> None:

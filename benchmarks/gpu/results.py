@@ -49,6 +49,7 @@ class Results:
         self._folder: Path | None = None if options.tiny else options.out
         self._history = history
         self._commit: str = options.commit
+        self._has_rows = False
 
     def wants(self, name: str) -> bool:
         """Whether the row is asked for."""
@@ -76,12 +77,18 @@ class Results:
         """Print and write a row that is wanted; what it is compared with is printed only."""
         if not self.wants(name):
             return
+        self._has_rows = True
         median = round(statistics.median(runs), 4)
         others = "  ".join(f"{key} {number}" for key, number in compared.items() if number is not None)
         print(f"{name:52} {median:10.3f}   {others:35} {_launches(steps)}".rstrip(), flush=True)
         if self._folder is not None:
             row = {"row": name, "median": median, "runs": [round(run, 4) for run in runs]}
             self._write(self._folder, row | ({"steps": steps} if steps else {}))
+
+    def check_any(self) -> None:
+        """Raise SystemExit where no row was asked for, at the end of a program."""
+        if not self._has_rows:
+            raise SystemExit(f"--rows {self._pattern}: no row has such a name")
 
     def _write(self, folder: Path, row: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -68,9 +68,11 @@ def main() -> None:
         for name, bench in wanted.items():
             for point in bench.points():
                 row = measure(point, options.commit)
-                file.write(json.dumps(row) + "\n")
+                print(json.dumps(row), file=file, flush=True)
                 limit = f"{row['tflop_s']} TFLOP/s" if "tflop_s" in row else f"{row['gb_s']} GB/s"
-                print(f"{name} {point.parameters}: {row['median_us']} us, {limit}, {row['share_of_peak']:.0%}")
+                print(
+                    f"{name} {point.parameters}: {row['median_us']} us, {limit}, {row['share_of_peak']:.0%}", flush=True
+                )
 
 
 if __name__ == "__main__":

@@ -58,6 +58,14 @@ def test_rows_that_are_not_asked_for_are_not_run_and_a_tiny_model_s_are_not_kept
     rows.add("b", [1.0])
     rows.measure("a1", lambda: [1.0])
     assert not (tmp_path / "out").exists()
+    rows.check_any()
+
+
+def test_a_pattern_without_rows_is_refused(tmp_path):
+    rows = results("--out", str(tmp_path), "--rows", "x*")
+    rows.add("a", [1.0])
+    with pytest.raises(SystemExit, match=r"--rows x\*: no row"):
+        rows.check_any()
 
 
 def test_a_warm_up_is_no_run():
