@@ -3,10 +3,12 @@
 # PYTHON          the interpreter that makes .venv (3.11 or newer), and that runs the GPU verbs, which use no .venv
 # TORCH_INDEX_URL an index of PyTorch builds, for torch alone; without it torch comes from pip's own index
 # ARGS            further arguments for the verb's program
+# GPU_WORKERS     processes that share the GPU in `make test-gpu`
 
 PYTHON ?= python3
 TORCH_INDEX_URL ?=
 ARGS ?=
+GPU_WORKERS ?= 6
 
 VENV := .venv
 VPY := $(VENV)/bin/python
@@ -14,6 +16,7 @@ RUNTIME := gateway,generator,embedder,reranker,prepare,examples
 # Versions chosen by hand: this triton is the one that this torch's CUDA build requires.
 CHOSEN := torch==2.13.0 triton==3.7.1
 SOURCES := services shared tools tests examples $(wildcard benchmarks)
+SHARED = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && printf "%s" "-n $(GPU_WORKERS) --dist worksteal")
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -100,9 +103,10 @@ test-clients: $(VENV)/.dev models ## try clients of other projects (Cohere, Lang
 check: lint type arch test test-containers ## everything that CI runs
 
 # On a GPU machine with an environment of its own: no .venv, no pytest plug-in that it may lack, and only the tests that need no
-# more than torch, triton, numpy and pytest.
+# more than torch, triton, numpy and pytest. Most of their time is the compiler's, on the CPU: where pytest-xdist is there,
+# GPU_WORKERS processes share the device.
 test-gpu: ## run the tests that need a GPU, with PYTHON and no .venv
-	$(PYTHON) -m pytest -o addopts="--strict-markers -ra" -m gpu tests/kernels tests/gpu $(ARGS)
+	OMP_NUM_THREADS=2 $(PYTHON) -m pytest -o addopts="--strict-markers -ra" -m gpu $(SHARED) tests/kernels tests/gpu $(ARGS)
 
 bench: $(VENV)/.dev models ## run the CPU benchmarks
 	$(VPY) -m benchmarks.engine.scheduling
@@ -127,10 +131,10 @@ bench-gpu-encoders: ## time embedder and reranker on a GPU beside transformers; 
 bench-gpu-http: ## the 64-row steps of that table as clients of the service see them; likewise
 	$(PYTHON) -m benchmarks.gpu.over_http $(ARGS)
 
-bench-gpu-peers: ## transformers and peft on the same workload; needs both packages
-	$(PYTHON) -m benchmarks.gpu.peers
+bench-gpu-peers: ## transformers and peft on the same workload; likewise, needs both packages
+	$(PYTHON) -m benchmarks.gpu.peers $(ARGS)
 
-profile-gpu: ## where the time of decode steps goes; ARGS takes --rows PATTERN
+profile-gpu: ## where the time of decode steps and of prompts goes; ARGS takes --rows PATTERN
 	$(PYTHON) -m benchmarks.gpu.profile $(ARGS)
 
 # Local versions (+cpu) are cut off, and what torch's CUDA build pins by itself is left out: one file fits both builds.

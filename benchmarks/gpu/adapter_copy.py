@@ -6,7 +6,6 @@ Needs a CUDA device with 40 GB and the packages of the generator; `--device cpu`
 import argparse
 import itertools
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,8 @@ import torch
 
 from benchmarks.gpu.decode import GREEDY, PROMPT_LEN, in_turn, random_prompts
 from benchmarks.gpu.model import CONFIG, TINY, write_adapter, write_model
+from benchmarks.gpu.start import scratch_folder
+from benchmarks.gpu.timing import time_runs
 from services.generator.adapters import peft_folder
 from services.generator.adapters.modules import AdapterTarget, group_shapes
 from services.generator.adapters.packed import PackedAdapter
@@ -47,11 +48,9 @@ def main() -> None:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu tries it on a tiny model")
     device = parser.parse_args().device
     config = CONFIG if device == "cuda" else TINY
-    with tempfile.TemporaryDirectory(prefix="trivium-bench-") as folder:
-        model = write_model(Path(folder) / "model", config)
-        adapters = {
-            f"a{i}": write_adapter(Path(folder) / f"a{i}", config, RANK, i) for i in range(NUM_DECODING + NUM_NEW)
-        }
+    with scratch_folder() as folder:
+        model = write_model(folder / "model", config)
+        adapters = {f"a{i}": write_adapter(folder / f"a{i}", config, RANK, i) for i in range(NUM_DECODING + NUM_NEW)}
         packed = _load(list(adapters.values())[:6], config, device)
         _copy(packed, config, device)
         del packed
@@ -151,14 +150,15 @@ def _target(config: dict[str, Any], device: str) -> AdapterTarget:
 
 
 def _ms(call: Callable[[], object], device: str, num_calls: int = 20) -> float:
-    """Of one call, the device having done all."""
-    for count in (3, num_calls):
-        began = time.perf_counter()
-        for _ in range(count):
+    """Of one call among many, the device having done all."""
+
+    def work() -> None:
+        for _ in range(num_calls):
             call()
         if device == "cuda":
             torch.cuda.synchronize()
-    return (time.perf_counter() - began) / num_calls * 1000
+
+    return statistics.median(time_runs(work, 3)) / num_calls * 1000
 
 
 @contextmanager

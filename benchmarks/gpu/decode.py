@@ -1,7 +1,6 @@
 """The workload of the GPU benchmarks and its figures: a decode step is (time for 129 tokens - time for 1) / 128."""
 
 import random
-import statistics
 import time
 from collections.abc import Callable, Sequence
 
@@ -15,16 +14,15 @@ MS_PER_S = 1000
 Prompts = list[list[int]]
 
 
-def step_ms(seconds: Callable[[int], float], *, num_steps: int = NUM_STEPS, num_runs: int = 3) -> float:
-    """Milliseconds of a decode step, the median of some runs after a warm-up.
+def step_ms(seconds: Callable[[int], float], *, num_steps: int = NUM_STEPS, num_runs: int = 3) -> list[float]:
+    """Milliseconds of a decode step in each of some runs, after a warm-up.
 
     Args:
         seconds: how long it takes to answer the prompts with so many tokens each.
     """
-    for num_tokens in (1, 4):
-        seconds(num_tokens)
+    seconds(4)
     runs = [seconds(num_steps + 1) - min(seconds(1) for _ in range(2)) for _ in range(num_runs)]
-    return statistics.median(runs) / num_steps * MS_PER_S
+    return [run / num_steps * MS_PER_S for run in runs]
 
 
 def in_turn(adapters: Sequence[str], count: int) -> list[str | None]:
@@ -47,18 +45,18 @@ class Workload:
         """Prompts that no prefix cache has seen."""
         return random_prompts(count, length, self._vocab_size)
 
-    def step_ms(self, num_rows: int, adapters: Sequence[str], *, num_steps: int = NUM_STEPS) -> float:
-        """Milliseconds of a decode step."""
+    def step_ms(self, num_rows: int, adapters: Sequence[str], *, num_steps: int = NUM_STEPS) -> list[float]:
+        """Milliseconds of a decode step in each run."""
 
         def seconds(num_tokens: int) -> float:
             return self._seconds(self.prompts(num_rows), adapters, num_tokens)
 
         return step_ms(seconds, num_steps=num_steps)
 
-    def prefill_rate(self, num_prompts: int, length: int, adapters: Sequence[str], num_runs: int = 4) -> float:
-        """Thousands of prompt tokens a second, the median of some runs after a warm-up."""
-        times = [self._seconds(self.prompts(num_prompts, length), adapters, 1) for _ in range(num_runs)]
-        return num_prompts * length / statistics.median(times[1:]) / 1000
+    def prefill_rates(self, num_prompts: int, length: int, adapters: Sequence[str], num_runs: int = 3) -> list[float]:
+        """Thousands of prompt tokens a second in each of some runs, after a warm-up."""
+        times = [self._seconds(self.prompts(num_prompts, length), adapters, 1) for _ in range(1 + num_runs)]
+        return [num_prompts * length / seconds / 1000 for seconds in times[1:]]
 
     def _seconds(self, prompts: Prompts, adapters: Sequence[str], num_tokens: int) -> float:
         names = in_turn(adapters, len(prompts))

@@ -3,14 +3,18 @@
 Weights of the model are made in place when it is loaded; those of adapters are written to a folder in the layout of `peft`.
 """
 
+import itertools
 import json
+import math
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
+from torch import Tensor
 
 from services.generator.adapters.modules import group_shapes
 from shared.modeling.config import read_decoder_config
@@ -41,6 +45,8 @@ TINY: dict[str, Any] = {
 }
 """For trying the benchmarks themselves, without a GPU."""
 
+NUM_WRITERS = 8
+
 
 def write_model(folder: Path, config: dict[str, Any]) -> Path:
     """A folder without weights, whose tokenizer has a word for each id."""
@@ -63,23 +69,38 @@ def write_adapter(folder: Path, config: dict[str, Any], rank: int, seed: int) ->
         "target_modules": [name.rpartition(".")[2] for name in shapes],
     }
     (folder / "adapter_config.json").write_text(json.dumps(about), encoding="utf-8")
+    save_file(_draw(config, shapes, rank, seed), folder / "adapter_model.safetensors")
+    return folder
+
+
+def _draw(config: dict[str, Any], shapes: Mapping[str, tuple[int, int]], rank: int, seed: int) -> dict[str, Tensor]:
+    """All values at once, and so from the device to the host: hundreds of small draws and copies take longer than the files."""
+    sizes = {
+        f"base_model.model.model.layers.{layer}.{name}.{part}.weight": shape
+        for layer in range(config["num_hidden_layers"])
+        for name, (width, height) in shapes.items()
+        for part, shape in (("lora_A", (rank, width)), ("lora_B", (height, rank)))
+    }
     device = "cuda" if torch.cuda.is_available() else "cpu"
     random = torch.Generator(device).manual_seed(seed)
-    tensors = {}
-    for layer in range(config["num_hidden_layers"]):
-        for name, (width, height) in shapes.items():
-            prefix = f"base_model.model.model.layers.{layer}.{name}"
-            for part, shape in (("lora_A", (rank, width)), ("lora_B", (height, rank))):
-                values = torch.randn(shape, generator=random, device=device) * 0.3 * shape[1] ** -0.5
-                tensors[f"{prefix}.{part}.weight"] = values.bfloat16().cpu()
-    save_file(tensors, folder / "adapter_model.safetensors")
-    return folder
+    counts = [math.prod(shape) for shape in sizes.values()]
+    values = torch.randn(sum(counts), generator=random, device=device, dtype=torch.bfloat16)
+    for part, shape in zip(values.split(counts), sizes.values(), strict=True):
+        part.mul_(0.3 * shape[1] ** -0.5)
+    host = values.cpu().split(counts)
+    return {name: part.view(shape) for part, (name, shape) in zip(host, sizes.items(), strict=True)}
 
 
 def write_adapters(folder: Path, config: dict[str, Any], ranks: Mapping[str, int]) -> list[str]:
     """One for each name, of its rank, in a folder of that name; as values of `--lora`."""
-    names = enumerate(ranks)
-    return [f"{name}={write_adapter(folder / name, config, ranks[name], seed)}" for seed, name in names]
+
+    def write(seed: int, name: str) -> str:
+        return f"{name}={write_adapter(folder / name, config, ranks[name], seed)}"
+
+    with ThreadPoolExecutor(NUM_WRITERS) as pool:
+        lora = list(pool.map(write, itertools.count(), ranks))
+    torch.cuda.empty_cache()  # an engine of this process counts what is free
+    return lora
 
 
 def projections(config: dict[str, Any]) -> dict[str, tuple[int, int]]:

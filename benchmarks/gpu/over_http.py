@@ -4,22 +4,21 @@ Starts `services.generator` with the table's model and streams 64 completions at
 the API process, two sockets and the client's own work too. `--tiny` tries the program without a GPU and writes nothing.
 """
 
-import argparse
 import asyncio
 import json
 import re
-import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.commit import current_commit
 from benchmarks.gpu.decode import GREEDY, NUM_STEPS, PROMPT_LEN, in_turn, random_prompts, step_ms
 from benchmarks.gpu.model import CONFIG, TINY, write_adapters, write_model
-from benchmarks.gpu.results import Results
+from benchmarks.gpu.results import Results, parser_of
 from benchmarks.gpu.rows import ADAPTERS, NUM_SLOTS
+from benchmarks.gpu.start import scratch_folder
 from benchmarks.serving.services import running, service
 from services.generator.core.launch import Launch
 
@@ -30,25 +29,19 @@ ROWS = {"base, B=64 over HTTP": {}, f"{NUM_SLOTS} adapters, B=64 over HTTP": ADA
 
 def main() -> None:
     """Run both rows."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.over_http", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
-    parser.add_argument("--rows", default="*HTTP", help="pattern for the names of rows")
-    parser.add_argument("--commit", default=current_commit(), help="what the rows say they measured")
-    parser.add_argument("--tiny", action="store_true", help="a tiny model; the figures mean nothing and are not kept")
-    options = parser.parse_args()
-    results = Results(options.rows)
+    options = parser_of("gpu.over_http", "Times the generator as its clients see it.", rows="*HTTP").parse_args()
+    results = Results(options, "generator-gpu.jsonl")
     for name, ranks in ROWS.items():
         if results.wants(name):
             _run(results, name, ranks, is_tiny=options.tiny)
-    if not options.tiny:
-        results.write(options.out, options.commit)
+    results.check_any()
 
 
 def _run(results: Results, row: str, ranks: dict[str, int], *, is_tiny: bool) -> None:
     config, num_steps = (TINY, 4) if is_tiny else (CONFIG, NUM_STEPS)
-    with tempfile.TemporaryDirectory(prefix="trivium-bench-") as folder:
-        model = write_model(Path(folder) / "model", config)
-        lora = write_adapters(Path(folder), config, ranks)
+    with scratch_folder() as folder:
+        model = write_model(folder / "model", config)
+        lora = write_adapters(folder, config, ranks)
         generator = service("generator", *_flags(model, lora))
         names = [name or model.name for name in in_turn(list(ranks), NUM_ROWS)]
         with running(generator):
@@ -56,7 +49,7 @@ def _run(results: Results, row: str, ranks: dict[str, int], *, is_tiny: bool) ->
             def seconds(num_tokens: int) -> float:
                 return asyncio.run(_answer_all(generator.port, names, config, num_tokens))
 
-            results.measure(lambda: _num_steps(generator.url), row, lambda: step_ms(seconds, num_steps=num_steps))
+            results.measure(row, partial(step_ms, seconds, num_steps=num_steps), lambda: _num_steps(generator.url))
 
 
 def _flags(model: Path, lora: Sequence[str]) -> list[str]:

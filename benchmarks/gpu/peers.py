@@ -2,12 +2,12 @@
 
 The same shape with random weights in bf16; greedy, prompts of 128 random ids; `peft` runs a mixed batch, each row with an
 adapter of its own. Neither captures graphs nor pages its cache: what a script costs that does without an engine. Needs both
-packages. `--tiny` tries the program without a GPU.
+packages, and keeps its rows as the table does. `--tiny` tries the program without a GPU.
 """
 
-import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.gpu.decode import PROMPT_LEN, random_prompts, step_ms
 from benchmarks.gpu.model import CONFIG, TINY, projections
+from benchmarks.gpu.results import LATEST, Results, parser_of
 from shared.modeling.device import choose_device
 
 NUM_STEPS = 32
@@ -26,21 +27,24 @@ RANK = 16
 
 
 def main() -> None:
-    """Time both and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.peers", description=__doc__)
-    parser.add_argument("--ours", type=Path, default=Path("benchmarks/results/h200-latest.json"))
-    parser.add_argument("--tiny", action="store_true", help="a tiny model; the figures mean nothing")
+    """Time both."""
+    parser = parser_of("gpu.peers", "Times transformers and peft on the workload of the GPU table.")
+    parser.add_argument("--ours", type=Path, default=Path("benchmarks/results") / LATEST, help="our last medians")
     options = parser.parse_args()
-    ours = {} if options.tiny else json.loads(options.ours.read_text(encoding="utf-8"))
+    results = Results(options, "peers-gpu.jsonl")
+    ours = json.loads(options.ours.read_text(encoding="utf-8")) if options.ours.exists() else {}
     config, num_steps = (TINY, 4) if options.tiny else (CONFIG, NUM_STEPS)
+
+    def measure(peer: str, row: str, seconds: _Seconds) -> None:
+        results.measure(f"{peer}, {row}", partial(step_ms, seconds, num_steps=num_steps), ours=ours.get(row))
+
     model = _model(config)
     for num_rows in BASE_ROWS:
-        row = f"base, B={num_rows}"
-        _say("transformers", row, step_ms(_Seconds(model, config, num_rows), num_steps=num_steps), ours.get(row))
+        measure("transformers", f"base, B={num_rows}", _Seconds(model, config, num_rows))
     names = [f"a{index}" for index in range(MIXED_ROWS)]
     mixed = _Seconds(_with_adapters(model, config, names), config, MIXED_ROWS, adapter_names=names)
-    row = f"{MIXED_ROWS} adapters, B={MIXED_ROWS}"
-    _say("peft", row, step_ms(mixed, num_steps=num_steps), ours.get(row))
+    measure("peft", f"{MIXED_ROWS} adapters, B={MIXED_ROWS}", mixed)
+    results.check_any()
 
 
 class _Seconds:
@@ -90,11 +94,6 @@ def _with_adapters(model: Any, config: dict[str, Any], names: list[str]) -> Any:
     for name in names[1:]:
         adapted.add_adapter(name, lora)
     return adapted.to(torch.bfloat16).eval()
-
-
-def _say(peer: str, row: str, value: float, ours: float | None) -> None:
-    ratio = "" if ours is None else f"   Trivium {ours:8.3f} ms, {value / ours:5.1f} times as fast"
-    print(f"{peer:13} {row:18} {value:8.3f} ms{ratio}", flush=True)
 
 
 if __name__ == "__main__":

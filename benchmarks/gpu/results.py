@@ -1,84 +1,109 @@
-"""What the GPU benchmarks found: printed row by row as it comes, then written."""
+"""What the programs of this folder find: each row is printed and written as it comes, so that a run cut short keeps what it had.
 
+One file of lines, the history; and one of medians by name, of the last run of each row. Read by people and by `peers`.
+"""
+
+import argparse
 import fnmatch
 import json
-import subprocess
+import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-import torch
-import triton
-
+from benchmarks.commit import current_commit
+from benchmarks.machine import machine
 from services.generator.core.launch import Launch
 
+LATEST = "h200-latest.json"
 Steps = Mapping[Launch, int]
 
 
-class Results:
-    """Medians by the names of their rows, and how the steps of each were launched.
+def parser_of(program: str, description: str, rows: str = "*") -> argparse.ArgumentParser:
+    """The options that `Results` reads; a program may add its own.
 
     Args:
-        pattern: for the names of rows that are wanted.
+        program: module below `benchmarks`.
+        rows: the pattern where none is given.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}", description=description)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    parser.add_argument("--rows", default=rows, help="pattern for the names of rows")
+    parser.add_argument("--commit", default=current_commit(), help="what the rows say they measured")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model; the figures mean nothing and are not kept")
+    return parser
+
+
+class Results:
+    """Rows by name, each the median of its runs.
+
+    Args:
+        options: of `parser_of`.
+        history: name of the file of lines.
     """
 
-    def __init__(self, pattern: str) -> None:
-        self.medians: dict[str, float] = {}
-        self._steps: dict[str, Counter[Launch]] = {}
-        self._pattern = pattern
+    def __init__(self, options: argparse.Namespace, history: str) -> None:
+        self._pattern: str = options.rows
+        self._folder: Path | None = None if options.tiny else options.out
+        self._history = history
+        self._commit: str = options.commit
+        self._has_rows = False
 
     def wants(self, name: str) -> bool:
         """Whether the row is asked for."""
         return fnmatch.fnmatch(name, self._pattern)
 
     def measure(
-        self, num_steps: Callable[[], Steps], name: str, work: Callable[[], float], **compared: float | None
+        self,
+        name: str,
+        work: Callable[[], Sequence[float]],
+        num_steps: Callable[[], Steps] | None = None,
+        **compared: float | None,
     ) -> None:
-        """Run the work of a row that is wanted and keep what it answers, with the steps that it took.
+        """Run the work of a row that is wanted and keep the runs that it answers.
 
         Args:
-            num_steps: the engine's counts so far.
+            num_steps: an engine's counts so far, from which it is said how the row's steps were launched.
         """
         if not self.wants(name):
             return
-        before = num_steps()
-        value = work()
-        self._steps[name] = Counter(num_steps()) - Counter(before)
-        self.add(name, value, **compared)
+        before = num_steps() if num_steps else {}
+        runs = work()
+        self.add(name, runs, Counter(num_steps()) - Counter(before) if num_steps else None, **compared)
 
-    def add(self, name: str, value: float, **compared: float | None) -> None:
-        """Keep and print a row."""
-        self.medians[name] = round(value, 3)
+    def add(self, name: str, runs: Sequence[float], steps: Steps | None = None, **compared: float | None) -> None:
+        """Print and write a row that is wanted; what it is compared with is printed only."""
+        if not self.wants(name):
+            return
+        self._has_rows = True
+        median = round(statistics.median(runs), 4)
         others = "  ".join(f"{key} {number}" for key, number in compared.items() if number is not None)
-        print(f"{name:44} {value:9.3f}   {others:35} {self._launches(name)}", flush=True)
+        print(f"{name:52} {median:10.3f}   {others:35} {_launches(steps)}".rstrip(), flush=True)
+        if self._folder is not None:
+            row = {"row": name, "median": median, "runs": [round(run, 4) for run in runs]}
+            self._write(self._folder, row | ({"steps": steps} if steps else {}))
 
-    def write(self, folder: Path, commit: str) -> None:
-        """The medians of now, over those of earlier runs for other rows, and a line for each row in the history."""
+    def check_any(self) -> None:
+        """Raise SystemExit where no row was asked for, at the end of a program."""
+        if not self._has_rows:
+            raise SystemExit(f"--rows {self._pattern}: no row has such a name")
+
+    def _write(self, folder: Path, row: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        latest = folder / "h200-latest.json"
-        kept = json.loads(latest.read_text(encoding="utf-8")) if latest.exists() else {}
-        latest.write_text(json.dumps({**kept, **self.medians}, indent=1) + "\n", encoding="utf-8")
-        about = {"commit": commit, **_machine()}
-        with (folder / "generator-gpu.jsonl").open("a", encoding="utf-8") as file:
-            for name, value in self.medians.items():
-                steps = {"steps": self._steps[name]} if name in self._steps else {}
-                file.write(json.dumps({"row": name, "median": value, **steps, **about}) + "\n")
-
-    def _launches(self, name: str) -> str:
-        steps = self._steps.get(name)
-        if not steps:
-            return ""
-        replayed = steps[Launch.REPLAY] / steps.total()
-        return f"replayed {replayed:.1%} of {steps.total()} steps, fall-backs {steps[Launch.NO_GRAPH]}"
+        latest = folder / LATEST
+        medians = json.loads(latest.read_text(encoding="utf-8")) if latest.exists() else {}
+        changed = latest.with_suffix(".part")
+        changed.write_text(json.dumps({**medians, row["row"]: row["median"]}, indent=1) + "\n", encoding="utf-8")
+        changed.replace(latest)
+        about = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "commit": self._commit, **machine()}
+        with (folder / self._history).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**row, **about}) + "\n")
 
 
-def _machine() -> dict[str, str]:
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "driver": subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0],
-    }
+def _launches(steps: Steps | None) -> str:
+    if not steps:
+        return ""
+    total = sum(steps.values())
+    return f"replayed {steps.get(Launch.REPLAY, 0) / total:.1%} of {total} steps, fall-backs {steps.get(Launch.NO_GRAPH, 0)}"

@@ -11,10 +11,14 @@ from types import ModuleType
 
 from benchmarks.commit import current_commit
 from benchmarks.kernels import (
+    add_layer_norm,
     argmax,
     lora_crossover,
     lora_expand,
+    lora_layers,
     lora_shrink,
+    lora_silu_mul,
+    lora_silu_mul_blocks,
     lora_step,
     paged_attention_decode,
     paged_attention_prefill,
@@ -26,18 +30,21 @@ from benchmarks.kernels import (
 from benchmarks.kernels.measure import measure
 
 BENCHES = {
+    "lora_layers": lora_layers,
     "lora_step": lora_step,
     "lora_shrink": lora_shrink,
     "lora_expand": lora_expand,
+    "lora_silu_mul": lora_silu_mul,
     "paged_attention_decode": paged_attention_decode,
     "paged_attention_prefill": paged_attention_prefill,
     "rope_kv_write": rope_kv_write,
     "rms_norm": rms_norm,
     "silu_mul": silu_mul,
+    "add_layer_norm": add_layer_norm,
     "argmax": argmax,
     "step_indices": step_indices,
 }
-SWEEPS = {"lora_crossover": lora_crossover}
+SWEEPS = {"lora_crossover": lora_crossover, "lora_silu_mul_blocks": lora_silu_mul_blocks}
 """Long ones, which run only where their name is given."""
 
 
@@ -61,9 +68,11 @@ def main() -> None:
         for name, bench in wanted.items():
             for point in bench.points():
                 row = measure(point, options.commit)
-                file.write(json.dumps(row) + "\n")
+                print(json.dumps(row), file=file, flush=True)
                 limit = f"{row['tflop_s']} TFLOP/s" if "tflop_s" in row else f"{row['gb_s']} GB/s"
-                print(f"{name} {point.parameters}: {row['median_us']} us, {limit}, {row['share_of_peak']:.0%}")
+                print(
+                    f"{name} {point.parameters}: {row['median_us']} us, {limit}, {row['share_of_peak']:.0%}", flush=True
+                )
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def points() -> Points:
 def _point(rank: int, num_adapters: int, rows_each: int, chunk_size: int) -> Point:
     num_rows = num_adapters * rows_each
     sizes = {"rank": rank, "max_rank": rank, "chunk_size": chunk_size}
-    inputs = [make_inputs(group, num_rows, num_adapters, **sizes) for group in GROUPS]
+    inputs = [make_inputs(group, (num_rows, num_adapters), **sizes) for group in GROUPS]
 
     def call() -> None:
         for each in inputs:

@@ -19,8 +19,15 @@ GROUPS = {
 }
 """name: (in, sizes of the slices)."""
 
-MIXES = ((1, 1), (8, 1), (8, 8), (32, 32), (64, 1), (64, 8), (64, 32), (64, 64), (128, 64))
+Mix = tuple[int, int]
+MIXES: tuple[Mix, ...] = ((1, 1), (8, 1), (8, 8), (32, 32), (64, 1), (64, 8), (64, 32), (64, 64), (128, 64))
 """(rows, adapters) of decode steps."""
+
+PREFILLS: tuple[Mix, ...] = ((2048, 1), (8192, 8))
+"""Likewise of steps that compute prompts."""
+
+JOINED = (8, 32, 64)
+"""Numbers of first slots of a bank of 64 whose rank-r side the base products take along: of these, the fewest that hold the mix."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,12 @@ class LoraInputs:
         return out
 
     @property
+    def parameters(self) -> dict[str, int]:
+        """What tells a mix from the others of a bench."""
+        used = self.segments.row_slots.unique().long()
+        return {"rows": len(self.x), "adapters": len(used), "rank": int(self.ranks[used].max())}
+
+    @property
     def bytes_of_a(self) -> int:
         """Weights of A that must be read once, at the adapters' ranks."""
         used = self.segments.row_slots.unique().long()
@@ -75,11 +88,23 @@ class LoraInputs:
 
 
 def make_inputs(
-    group: str, num_rows: int, num_adapters: int, *, rank: int = 16, max_rank: int = 16, chunk_size: int | None = None
+    group: str,
+    mix: Mix,
+    *,
+    rank: int = 16,
+    max_rank: int = 16,
+    chunk_size: int | None = None,
+    num_slots: int | None = None,
 ) -> LoraInputs:
-    """Random bf16 inputs; the regime is the production table's unless `chunk_size` says otherwise."""
+    """Random bf16 inputs; the regime is the production table's unless `chunk_size` says otherwise.
+
+    Args:
+        mix: row i of the first uses slot i mod the second.
+        num_slots: of the bank, as many as adapters where nothing is said.
+    """
+    num_rows, num_adapters = mix
     in_features, slice_sizes = GROUPS[group]
-    num_slices, out = len(slice_sizes), sum(slice_sizes)
+    num_slices, out, num_slots = len(slice_sizes), sum(slice_sizes), num_slots or num_adapters
     chunk = chunk_size_for(num_rows, num_adapters) if chunk_size is None else chunk_size
     layout = SegmentLayout(num_rows, num_adapters, chunk)
     packed = layout.pack((np.arange(num_rows) % num_adapters).astype(np.int32))
@@ -88,10 +113,10 @@ def make_inputs(
         x=torch.randn(num_rows, in_features, **bf16),
         y=torch.randn(num_rows, out, **bf16),
         h=torch.zeros(num_parts(num_rows, in_features, chunk), num_rows, num_slices, max_rank, device="cuda"),
-        a=torch.randn(num_adapters, num_slices, max_rank, in_features, **bf16) / in_features**0.5,
-        b=torch.randn(num_adapters, out, max_rank, **bf16),
-        ranks=torch.full((num_adapters, num_slices), rank, dtype=torch.int32, device="cuda"),
-        scales=torch.rand(num_adapters, num_slices, device="cuda") + 0.5,
+        a=torch.randn(num_slots, num_slices, max_rank, in_features, **bf16) / in_features**0.5,
+        b=torch.randn(num_slots, out, max_rank, **bf16),
+        ranks=torch.full((num_slots, num_slices), rank, dtype=torch.int32, device="cuda"),
+        scales=torch.rand(num_slots, num_slices, device="cuda") + 0.5,
         segments=layout.split(torch.from_numpy(packed).cuda()),
         chunk_size=chunk,
         slice_sizes=slice_sizes,

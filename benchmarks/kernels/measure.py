@@ -5,14 +5,13 @@ after the L2 cache has been flushed; compile time stays out.
 """
 
 import statistics
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
-import triton
+
+from benchmarks.machine import machine
 
 PEAK_GB_S = 4187
 """Device copy of one H200, bytes read and written."""
@@ -64,7 +63,7 @@ def measure(point: Point, commit: str) -> dict[str, Any]:
     if point.num_flops is not None:
         row["tflop_s"] = round(point.num_flops / median_us / 1e6, 1)
         row["share_of_peak"] = round(point.num_flops / median_us / 1e6 / PEAK_TFLOP_S, 3)
-    return row | {"warm_ups": WARM_UPS, "repeats": REPEATS} | machine(commit)
+    return row | {"warm_ups": WARM_UPS, "repeats": REPEATS} | machine() | {"commit": commit}
 
 
 def time_graph(call: Callable[[], None]) -> list[float]:
@@ -83,15 +82,6 @@ def time_graph(call: Callable[[], None]) -> list[float]:
         end.record()
     torch.cuda.synchronize()
     return [start.elapsed_time(end) * 1e3 for start, end in events[WARM_UPS:]]
-
-
-@cache
-def machine(commit: str) -> dict[str, Any]:
-    """What the figures depend on besides the code."""
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
-    versions = {"torch": torch.__version__, "triton": triton.__version__}
-    return {"gpu": torch.cuda.get_device_name(), "driver": driver, **versions, "commit": commit}
 
 
 def assert_near(out: torch.Tensor, expected: torch.Tensor) -> None:

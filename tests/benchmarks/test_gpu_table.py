@@ -3,8 +3,10 @@
 from collections import Counter
 
 import pytest
+from safetensors.torch import load_file
 
 from benchmarks.gpu.decode import in_turn, step_ms
+from benchmarks.gpu.model import TINY, write_adapters
 from benchmarks.gpu.rows import BANKS
 
 
@@ -25,9 +27,20 @@ def test_ranks_are_compared_over_as_many_adapters():
 
 def test_a_step_is_what_each_further_token_costs():
     prompts_s, further_s = 0.7, 0.003
-    assert step_ms(lambda num_tokens: prompts_s + (num_tokens - 1) * further_s) == pytest.approx(3)
+    assert step_ms(lambda num_tokens: prompts_s + (num_tokens - 1) * further_s) == pytest.approx([3] * 3)
 
 
 def test_adapters_are_spread_in_turn():
     assert in_turn(["a", "b", "c"], 5) == ["a", "b", "c", "a", "b"]
     assert in_turn([], 2) == [None, None]
+
+
+def test_adapters_are_drawn_each_for_itself_and_of_its_rank(tmp_path):
+    assert write_adapters(tmp_path, TINY, {"a": 4, "b": 4, "c": 8}) == [f"{name}={tmp_path / name}" for name in "abc"]
+    a, b, c = (load_file(tmp_path / name / "adapter_model.safetensors") for name in "abc")
+    assert len(a) == 2 * 7 * TINY["num_hidden_layers"]
+    for name, values in a.items():
+        (rank,) = set(values.shape) & {4}
+        assert values.float().std().item() == pytest.approx(0.3 * values.shape[1] ** -0.5, rel=0.2)
+        assert not values.eq(b[name]).all()
+        assert c[name].numel() * rank == values.numel() * 8

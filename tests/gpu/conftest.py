@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 
+from tests.device_turns import device_turn  # noqa: F401 - a fixture
 from tests.generator.adapters.conftest import base  # noqa: F401 - a fixture
 
 

@@ -14,7 +14,11 @@ from services.generator.runner.step_graphs import StepGraphs
 from tests.generator.adapters.conftest import groups_of, target_of, weights_of
 from tests.gpu.adapter_churn import NUM_ADAPTERS, churn, errors, prepare
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.alone,  # another process would take turns with what is late here
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),
+]
 LATE = 50_000_000
 """Cycles, some 25 ms: many steps of the tiny model."""
 

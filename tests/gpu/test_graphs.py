@@ -111,6 +111,7 @@ def test_graphs_change_nothing(base, folders):
     assert with_graphs == without
 
 
+@pytest.mark.alone
 def test_memory_is_measured_and_a_model_that_does_not_fit_is_refused(base):
     from shared.settings.errors import StartError
 

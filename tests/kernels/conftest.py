@@ -8,6 +8,8 @@ import os
 import pytest
 import torch
 
+from tests.device_turns import device_turn  # noqa: F401 - a fixture
+
 # Triton reads it when a kernel's module is imported, so this comes before any test module here.
 IS_INTERPRETED = os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1") == "1"
 

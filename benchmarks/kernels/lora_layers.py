@@ -1,0 +1,98 @@
+"""The projections of a decode step as the layers launch them, base products and activation included, 32 layers of the 8B shape.
+
+In three ways: `base` has no adapters; in `own` a launch of `lora_shrink` computes the rank-r side; in `joined` the base products
+take it along, ADR 0003. What adapters cost is what the others take beyond the first.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from benchmarks.kernels.lora_inputs import GROUPS, JOINED, MIXES, LoraInputs, Mix, make_inputs
+from benchmarks.kernels.measure import Point, Points, assert_near
+from services.generator.kernels.reference.silu_mul import silu_mul
+from services.generator.layers.adapter_group import AdapterGroup
+from services.generator.layers.forward_batch import AdapterRows
+from services.generator.layers.triton_kernels import TritonKernels
+from shared.modeling.decoder import Linear
+
+NUM_LAYERS = 32
+KERNELS = TritonKernels()
+
+
+def points() -> Points:
+    """One per number of rows without adapters, and two per mix."""
+    for num_rows in sorted({num_rows for num_rows, _ in MIXES}):
+        yield _point("base", (num_rows, 1))
+    for mix in MIXES:
+        yield _point("own", mix)
+        yield _point("joined", mix)
+
+
+@dataclass(frozen=True)
+class Projection:
+    """One projection group of one layer.
+
+    Attributes:
+        weight: [out + slots * slices * R, in], the base's rows and below them the A of all slots.
+        group: None in the way without adapters.
+    """
+
+    lora: LoraInputs
+    weight: Tensor
+    group: AdapterGroup | None
+    rows: AdapterRows
+    is_gated: bool
+
+    def call(self) -> Tensor:
+        """All launches."""
+        launch = KERNELS.gate if self.is_gated else KERNELS.project
+        return launch(Linear(self._base), self.lora.x, self.group, self.rows)
+
+    def check(self) -> None:
+        """Against base product and adapters one after another."""
+        expected = functional.linear(self.lora.x, self._base).float()
+        if self.group is not None:
+            expected = self.lora.expected_y(expected, self.lora.expected_h())
+        assert_near(self.call(), silu_mul(expected) if self.is_gated else expected)
+
+    @property
+    def num_bytes(self) -> int:
+        """Weights, with those of all slots that the product takes along, or else of those used."""
+        if self.group is None:
+            return self._base.nbytes
+        joined = self.weight.nbytes if self.rows.num_joined else self._base.nbytes + self.lora.bytes_of_a
+        return joined + self.lora.bytes_of_b
+
+    @property
+    def _base(self) -> Tensor:
+        return self.weight[: sum(self.lora.slice_sizes)]
+
+
+def make_projection(way: str, name: str, mix: Mix) -> Projection:
+    """Random weights; the bank has the slots that the joined product takes along."""
+    num_slots = next(count for count in JOINED if count >= mix[1])
+    lora = make_inputs(name, mix, num_slots=num_slots)
+    in_features, slice_sizes = GROUPS[name]
+    base = torch.randn(sum(slice_sizes), in_features, device=lora.x.device, dtype=lora.x.dtype) / in_features**0.5
+    weight = torch.cat([base, lora.a.view(-1, in_features)])
+    group = AdapterGroup(lora.a, lora.b, lora.ranks, lora.scales, Linear(weight), lora.h.view(-1), slice_sizes)
+    rows = AdapterRows(lora.segments, lora.chunk_size, num_slots if way == "joined" else 0, [])
+    return Projection(lora, weight, None if way == "base" else group, rows, is_gated=name == "gate_up")
+
+
+def _point(way: str, mix: Mix) -> Point:
+    projections = [make_projection(way, name, mix) for _ in range(NUM_LAYERS) for name in GROUPS]
+
+    def call() -> None:
+        for projection in projections:
+            projection.call()
+
+    def check() -> None:
+        for projection in projections[: len(GROUPS)]:
+            projection.check()
+
+    about = {"rows": mix[0]} if way == "base" else projections[0].lora.parameters
+    return Point("lora_layers", {"way": way, **about}, call, check, sum(each.num_bytes for each in projections))
