@@ -16,7 +16,7 @@ RUNTIME := gateway,generator,embedder,reranker,prepare,examples
 # Versions chosen by hand: this triton is the one that this torch's CUDA build requires.
 CHOSEN := torch==2.13.0 triton==3.7.1
 SOURCES := services shared tools tests examples $(wildcard benchmarks)
-SHARED = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && printf "%s" "-n $(GPU_WORKERS) --dist worksteal")
+SHARED = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && printf "%s" "-n $(GPU_WORKERS) --dist worksteal -p no:benchmark")
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

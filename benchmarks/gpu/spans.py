@@ -16,7 +16,7 @@ FAMILIES = (
     ("attention", r"attention"),
     ("norms, rotary and KV write, activation", r"rms_norm|rope_kv|silu_mul"),
     ("choice of the token, indices, copies", r"argmax|step_indices|[Mm]emcpy|[Mm]emset|index|copy|elementwise"),
-    ("products", r"gemm|gemv|nvjet|cutlass|cublas|splitK|xmma"),
+    ("products", r"skinny_linear|gemm|gemv|nvjet|cutlass|cublas|splitK|xmma"),
 )
 """The first whose pattern is in a kernel's name; what fits none is `other`, with its names."""
 

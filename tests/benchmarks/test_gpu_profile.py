@@ -21,7 +21,7 @@ def test_time_in_which_spans_overlap_counts_once():
         (_lora_shrink_rows_kernel.__name__, "LoRA, rank-r side"),
         (_lora_expand_tiles_kernel.__name__, "LoRA, wide side, with its activation"),
         (_lora_silu_mul_rows_kernel.__name__, "LoRA, wide side, with its activation"),
-        ("_paged_attention_decode_kernel", "attention"),
+        ("_attention_decode_kernel", "attention"),
         ("nvjet_tst_64x64_64x13_v_bz_TNN", "products"),
         ("_argmax_kernel", "choice of the token, indices, copies"),
         ("something_else", "other"),

@@ -79,7 +79,7 @@ def paged_attention_decode(
     group = num_heads // num_kv_heads
     block_d = max(16, triton.next_power_of_2(head_dim))
     block_k, num_warps, num_stages = next(blocks for limit, blocks in BLOCKS[query.dtype] if num_rows <= limit)
-    _decode_kernel[(num_rows, num_kv_heads, splits)](
+    _attention_decode_kernel[(num_rows, num_kv_heads, splits)](
         out, parts, part_lse, query, key_cache, value_cache, block_table, context_lens, head_dim**-0.5,
         out.stride(0), out.stride(1), query.stride(0), query.stride(1), key_cache.stride(0), key_cache.stride(1),
         block_table.stride(0),
@@ -88,7 +88,7 @@ def paged_attention_decode(
         num_warps=num_warps, num_stages=num_stages, **overlap_options(query),
     )  # fmt: skip
     if splits > 1:
-        _merge_kernel[(num_rows, num_heads)](
+        _attention_merge_kernel[(num_rows, num_heads)](
             out, parts, part_lse, context_lens, out.stride(0), out.stride(1),
             NUM_SPLITS=splits, HEAD_DIM=head_dim, BLOCK_S=triton.next_power_of_2(splits), BLOCK_D=block_d, num_warps=1,
             **overlap_options(query),
@@ -96,7 +96,7 @@ def paged_attention_decode(
 
 
 @triton.jit(do_not_specialize_on_alignment=["block_table_ptr", "context_lens_ptr"])
-def _decode_kernel(
+def _attention_decode_kernel(
     out_ptr, parts_ptr, part_lse_ptr, query_ptr, key_ptr, value_ptr, block_table_ptr, context_lens_ptr, scale,
     stride_outs, stride_outh, stride_querys, stride_queryh, stride_cacheslot, stride_cacheh, stride_tables,
     NUM_SPLITS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
@@ -174,7 +174,7 @@ def _decode_kernel(
 
 
 @triton.jit(do_not_specialize_on_alignment=["context_lens_ptr"])
-def _merge_kernel(
+def _attention_merge_kernel(
     out_ptr, parts_ptr, part_lse_ptr, context_lens_ptr, stride_outs, stride_outh,
     NUM_SPLITS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
     OVERLAPS: tl.constexpr,

@@ -64,7 +64,7 @@ def paged_attention_prefill(
     group = num_heads // num_kv_heads
     block_m = max(16, triton.next_power_of_2(TILE_QUERIES * group))
     block_k, num_warps, num_stages = BLOCKS[query.dtype]
-    _prefill_kernel[(tiles.shape[1], num_kv_heads)](
+    _attention_prefill_kernel[(tiles.shape[1], num_kv_heads)](
         out, query, key_cache, value_cache, block_table, context_lens, cu_query_lens, tiles, head_dim**-0.5 * LOG2_E,
         out.stride(0), out.stride(1), query.stride(0), query.stride(1), key_cache.stride(0), key_cache.stride(1),
         block_table.stride(0), tiles.stride(0),
@@ -78,7 +78,7 @@ def paged_attention_prefill(
     do_not_specialize=["stride_tilesa"],
     do_not_specialize_on_alignment=["block_table_ptr", "context_lens_ptr", "cu_query_lens_ptr", "tiles_ptr"],
 )
-def _prefill_kernel(
+def _attention_prefill_kernel(
     out_ptr, query_ptr, key_ptr, value_ptr, block_table_ptr, context_lens_ptr, cu_query_lens_ptr, tiles_ptr, scale,
     stride_outt, stride_outh, stride_queryt, stride_queryh, stride_cacheslot, stride_cacheh, stride_tables, stride_tilesa,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, TILE: tl.constexpr,
