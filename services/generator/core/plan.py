@@ -4,6 +4,7 @@ Structs of numpy arrays, so that the runner moves them to the device in a few co
 A *row* is a sequence's place in the runner's state tables (block table, sampling parameters, last token), held while it runs.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -78,8 +79,6 @@ class RowStates:
 class SamplingFeatures(NamedTuple):
     """What the sampler has to do for one request or in one step, so that unused parts cost nothing.
 
-    A tuple, since a step gathers those of all its rows in a set.
-
     Attributes:
         num_logprobs: likeliest tokens to report for each row; None for nothing at all.
     """
@@ -101,8 +100,8 @@ class SamplingFeatures(NamedTuple):
 
 
 def features_of(params: SamplingParams) -> SamplingFeatures:
-    """What one request needs."""
-    return SamplingFeatures(
+    """What one request needs; the same object for all that need the same."""
+    return _features(
         is_greedy=params.temperature == 0,
         has_filters=params.has_filters,
         has_penalties=params.has_penalties,
@@ -113,6 +112,9 @@ def features_of(params: SamplingParams) -> SamplingFeatures:
         has_grammars=params.grammar is not None,
         num_logprobs=params.logprobs,
     )
+
+
+_features = functools.cache(SamplingFeatures)
 
 
 @dataclass(frozen=True, slots=True)
