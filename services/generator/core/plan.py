@@ -34,6 +34,11 @@ NUM_AXES = 3
 """Of rotary positions, where they have several: time, height and width."""
 
 
+ROW_FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+ROW_INTEGERS = ("top_k", "seed", "min_position", "num_stop_ids")
+"""What `RowStates` has one of for each row, in the order of `floats` and of `integers`."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowStates:
     """Sampling parameters of rows that begin in this step; filled by the scheduler.
@@ -42,31 +47,22 @@ class RowStates:
 
     Attributes:
         rows: [A] the rows concerned.
-        temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: [A].
-        top_k, seed: [A].
-        min_position: [A] first position at which a stop id may be chosen.
+        floats: [6, A] see ROW_FLOATS and `SamplingParams`.
+        integers: [4, A] see ROW_INTEGERS; `min_position` is the first at which a stop id may be chosen.
         bias_ids, bias_values: [A, Kb].
-        stop_ids, num_stop_ids: [A, Ks] and [A].
+        stop_ids: [A, Ks] of rows with `min_tokens`, which alone have a use for them.
         bad_prefixes, bad_lasts: [A, M, R] and [A, M]; ANY_TOKEN matches everything, a last id of ANY_TOKEN is no word.
-        recent: [A, R] the last tokens before the first one that the row samples, oldest first.
+        recent: [A, R] the last tokens before the first one that the row samples, oldest first; [0, R] where no row has bad words.
         allowed: [A, ceil(V / 32)] bit masks, or None where no row of the step has one.
         seen_rows, seen_ids, is_output: [H] tokens so far of the rows with penalties, and whether they were generated.
     """
 
     rows: IntArray
-    temperature: FloatArray
-    top_p: FloatArray
-    top_k: IntArray
-    min_p: FloatArray
-    seed: LongArray
-    repetition_penalty: FloatArray
-    presence_penalty: FloatArray
-    frequency_penalty: FloatArray
-    min_position: IntArray
+    floats: FloatArray
+    integers: LongArray
     bias_ids: IntArray
     bias_values: FloatArray
     stop_ids: IntArray
-    num_stop_ids: IntArray
     bad_prefixes: IntArray
     bad_lasts: IntArray
     recent: IntArray
