@@ -193,6 +193,8 @@ def _read(contract: type[Fields], sampling: Sampling | None, **own: Any) -> Fiel
 
 def _plain(name: str, value: Any) -> Any:
     """`value` as a request over HTTP would bring it, so that what is no text or number there is refused here too."""
+    if type(value) is list and set(map(type, value)) == {int}:
+        return value  # token ids are that already, and thousands of them
     try:
         return json.loads(json.dumps(value, ensure_ascii=False).encode())
     except (TypeError, ValueError, RecursionError) as error:

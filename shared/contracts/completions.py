@@ -9,9 +9,7 @@ from pydantic import Field, model_validator
 
 from shared.contracts.fields import only
 from shared.contracts.generation import MAX_LOGPROBS, FinishReason, GenerationFields, Usage
-from shared.contracts.wire import TokenId, WireModel
-
-Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]
+from shared.contracts.wire import TextsOrIds, WireModel
 
 
 class CompletionRequest(GenerationFields):
@@ -24,7 +22,7 @@ class CompletionRequest(GenerationFields):
         logprobs: how many of the likeliest tokens are named with each token, besides the chosen one.
     """
 
-    prompt: Prompt
+    prompt: TextsOrIds
     best_of: Annotated[int | None, only(1)] = None
     max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     echo: bool | None = None

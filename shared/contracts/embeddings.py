@@ -8,13 +8,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shared.contracts.fields import HARMLESS
-from shared.contracts.wire import ModelName, TokenId, TruncateSide, WireModel
+from shared.contracts.wire import ModelName, TextsOrIds, TruncateSide, WireModel
 
 MAX_INPUTS = 2048
 """Texts, or lists of token ids, in one request; OpenAI's limit."""
 
 EncodingFormat = Literal["float", "base64"]
-EmbeddingInput = str | list[str] | list[TokenId] | list[list[TokenId]]
 InputType = Literal["query", "document", "passage", "search_query", "search_document"]
 
 
@@ -30,7 +29,7 @@ class EmbeddingRequest(WireModel):
     """
 
     model: ModelName | None = None
-    input: EmbeddingInput
+    input: TextsOrIds
     encoding_format: EncodingFormat | None = None
     dimensions: Annotated[int | None, Field(ge=1, lt=2**31)] = None
     prompt_name: Annotated[str | None, Field(max_length=256)] = None

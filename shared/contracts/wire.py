@@ -11,6 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 """One vocabulary id; whether it is inside the model's vocabulary is the service's check."""
 
+TextsOrIds = (
+    str
+    | Annotated[list[str], Field(fail_fast=True)]
+    | Annotated[list[TokenId], Field(fail_fast=True)]
+    | Annotated[list[list[TokenId]], Field(fail_fast=True)]
+)
+"""A text, token ids, or a list of either. Each type gives up at the first item that is not its own: an error for each of thousands
+of ids, from both lists that they are not, took most of the time of reading a prompt."""
+
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 

@@ -1,12 +1,18 @@
 """Incremental detokenizing: the pieces together are the whole text, and no piece ends in half a character."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
+from services.generator.core.messages import TokenEvent
+from services.generator.core.request import FinishReason
+from services.generator.engine.token_stream import TokenStream
 from services.generator.frontend.detokenizer import IncrementalDetokenizer
+from services.generator.frontend.generation import TextRules, generate_text
 from shared.text.tokenizer import Tokenizer
 
 TEXTS = [
@@ -33,21 +39,38 @@ def byte_tokenizer(tmp_path_factory):
     return Tokenizer(folder)
 
 
-def pieces_of(tokenizer, ids):
+def pieces_of(tokenizer, ids, batch=1):
     detokenizer = IncrementalDetokenizer(tokenizer)
-    return [*(detokenizer.push([token_id]) for token_id in ids), detokenizer.flush()]
+    return [*(detokenizer.push(ids[at : at + batch]) for at in range(0, len(ids), batch)), detokenizer.flush()]
 
 
+@pytest.mark.parametrize("batch", [1, 3, 5])
 @pytest.mark.parametrize("text", TEXTS)
-def test_text_comes_out_whole_and_never_in_half_characters(byte_tokenizer, text):
-    pieces = pieces_of(byte_tokenizer, byte_tokenizer.encode(text))
+def test_text_comes_out_whole_and_never_in_half_characters(byte_tokenizer, text, batch):
+    pieces = pieces_of(byte_tokenizer, byte_tokenizer.encode(text), batch)
     assert "".join(pieces) == text
     assert all("�" not in piece for piece in pieces)
 
 
-@given(st.lists(st.integers(0, 255), max_size=40))
-def test_any_ids_give_the_text_of_all_ids_together(byte_tokenizer, ids):
-    assert "".join(pieces_of(byte_tokenizer, ids)) == byte_tokenizer.decode(ids)
+@given(ids=st.lists(st.integers(0, 255), max_size=40), batch=st.integers(1, 9))
+def test_any_ids_give_the_text_of_all_ids_together(byte_tokenizer, ids, batch):
+    assert "".join(pieces_of(byte_tokenizer, ids, batch)) == byte_tokenizer.decode(ids)
+
+
+def test_what_is_whole_of_a_batch_does_not_wait_for_the_rest(byte_tokenizer):
+    assert IncrementalDetokenizer(byte_tokenizer).push(byte_tokenizer.encode("naïve é")[:-1]) == "naïve "
+
+
+@pytest.mark.parametrize(("rules", "text"), [(TextRules(), "ab"), (TextRules(keeps_stop=True), "abc")])
+def test_several_tokens_of_one_event_are_one_piece_without_the_token_that_ended_it(byte_tokenizer, rules, text):
+    stream = TokenStream(lambda _request_id: None, 0)
+    stream.put(TokenEvent(0, byte_tokenizer.encode("abc"), FinishReason.STOP))
+
+    async def run():
+        return [piece async for piece in generate_text(stream, byte_tokenizer, rules)]
+
+    first, last = asyncio.run(run())
+    assert (first.text, len(first.token_ids), last.text, last.finish_reason) == (text, 3, "", FinishReason.STOP)
 
 
 @pytest.mark.models

@@ -101,7 +101,9 @@ def test_a_wrong_field_is_named(llm, sampling, field):
         llm.generate("hello", sampling)
 
 
-@pytest.mark.parametrize("prompt", [None, 5, True, {"a": 1}, {"a"}, b"a", range(3), "\ud800", [["a", "b"]], [1, "a"]])
+@pytest.mark.parametrize(
+    "prompt", [None, 5, True, {"a": 1}, {"a"}, b"a", range(3), "\ud800", [["a", "b"]], [1, "a"], [1, True], [1, -1]]
+)
 def test_what_is_no_prompt_is_refused(llm, prompt):
     with pytest.raises(InvalidRequestError, match=r"^prompt: "):
         llm.generate(prompt, GREEDY)

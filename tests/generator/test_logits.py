@@ -155,20 +155,15 @@ def test_a_row_that_begins_anew_remembers_nothing_of_the_one_before():
     logits[0, 7] = 1
     _, sampler = choose([make_sequence(heavy, [1, 2], [3])], logits)
     plain = SamplingParams(max_tokens=1, temperature=0)
-    tokens, _ = choose([make_sequence(plain, [1])], logits, sampler)
-    assert tokens.tolist() == [7]
+    for _ in range(2):  # the second finds a row that was cleaned already
+        sampler.begin_rows(row_states([make_sequence(plain, [1])], np.array([0], np.int32), VOCAB))
+        everything = features_of(heavy)  # which some other row of the step has
+        assert sampler(logits, everything, torch.tensor([0]), torch.tensor([1])).tolist() == [7]
+    tokens, _ = choose([make_sequence(heavy, [1, 2], [3])], logits, sampler)
+    assert tokens.tolist() == [5]
     with_penalty = SamplingParams(max_tokens=1, temperature=0, presence_penalty=2)
     tokens, _ = choose([make_sequence(with_penalty, [7], [])], logits, sampler)
     assert tokens.tolist() == [7]
-
-
-def test_logprobs_are_those_of_the_model():
-    logits = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(0)) * 4
-    found = logprobs_of(logits, torch.tensor([0, 5, 69]), 4)
-    exact = torch.log_softmax(logits.double(), -1)
-    assert torch.allclose(found.chosen.double(), exact[[0, 1, 2], [0, 5, 69]], atol=1e-5)
-    assert torch.equal(found.top_ids, exact.topk(4).indices)
-    assert torch.allclose(found.top.double(), exact.topk(4).values, atol=1e-5)
 
 
 class CountOperations(TorchDispatchMode):
@@ -181,6 +176,25 @@ class CountOperations(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.count += "aten.view" not in str(func)
         return func(*args, **(kwargs or {}))
+
+
+def test_rows_without_lists_begin_by_few_operations():
+    """Each is a launch before the forward pass of a step in which some request begins, and hardly one has lists."""
+    sampler = Sampler(80, VOCAB, DEVICE)
+    params = SamplingParams(max_tokens=9, temperature=0.7, top_p=0.9, seed=3, stop_token_ids=frozenset([2]))
+    states = row_states([make_sequence(params, [1])] * 2, np.array([4, 7], np.int32), VOCAB)
+    with CountOperations() as counter:
+        sampler.begin_rows(states)
+    assert counter.count <= 6  # each write makes its indices int64 first
+
+
+def test_logprobs_are_those_of_the_model():
+    logits = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(0)) * 4
+    found = logprobs_of(logits, torch.tensor([0, 5, 69]), 4)
+    exact = torch.log_softmax(logits.double(), -1)
+    assert torch.allclose(found.chosen.double(), exact[[0, 1, 2], [0, 5, 69]], atol=1e-5)
+    assert torch.equal(found.top_ids, exact.topk(4).indices)
+    assert torch.allclose(found.top.double(), exact.topk(4).values, atol=1e-5)
 
 
 def test_the_number_of_operations_does_not_depend_on_the_number_of_rows():

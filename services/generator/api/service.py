@@ -124,7 +124,8 @@ class GeneratorService:
             max_tokens = self.prompts.max_tokens(prompt, fields.output_limit(), default_max_tokens)
             work += [(prompt, choice) for choice in choices_of(params, max_tokens, fields.n or 1)]
         rules = self._text_rules(fields)
-        options = RequestOptions(fields.cache_salt, deadline_ms, self.adapter_of(fields), images)
+        is_read_whole = not fields.stream and not rules.stops  # a stop string is looked for with each token
+        options = RequestOptions(fields.cache_salt, deadline_ms, self.adapter_of(fields), images, is_read_whole)
         choices = Choices(self.engine, self.tokenizer, work, rules, options)
         choices.start()
         self.metrics.prompt_tokens.inc(sum(map(len, prompts)))

@@ -4,6 +4,7 @@ Structs of numpy arrays, so that the runner moves them to the device in a few co
 A *row* is a sequence's place in the runner's state tables (block table, sampling parameters, last token), held while it runs.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +34,11 @@ NUM_AXES = 3
 """Of rotary positions, where they have several: time, height and width."""
 
 
+ROW_FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+ROW_INTEGERS = ("top_k", "seed", "min_position", "num_stop_ids")
+"""What `RowStates` has one of for each row, in the order of `floats` and of `integers`."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowStates:
     """Sampling parameters of rows that begin in this step; filled by the scheduler.
@@ -41,31 +47,22 @@ class RowStates:
 
     Attributes:
         rows: [A] the rows concerned.
-        temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: [A].
-        top_k, seed: [A].
-        min_position: [A] first position at which a stop id may be chosen.
+        floats: [6, A] see ROW_FLOATS and `SamplingParams`.
+        integers: [4, A] see ROW_INTEGERS; `min_position` is the first at which a stop id may be chosen.
         bias_ids, bias_values: [A, Kb].
-        stop_ids, num_stop_ids: [A, Ks] and [A].
+        stop_ids: [A, Ks] of rows with `min_tokens`, which alone have a use for them.
         bad_prefixes, bad_lasts: [A, M, R] and [A, M]; ANY_TOKEN matches everything, a last id of ANY_TOKEN is no word.
-        recent: [A, R] the last tokens before the first one that the row samples, oldest first.
+        recent: [A, R] the last tokens before the first one that the row samples, oldest first; [0, R] where no row has bad words.
         allowed: [A, ceil(V / 32)] bit masks, or None where no row of the step has one.
         seen_rows, seen_ids, is_output: [H] tokens so far of the rows with penalties, and whether they were generated.
     """
 
     rows: IntArray
-    temperature: FloatArray
-    top_p: FloatArray
-    top_k: IntArray
-    min_p: FloatArray
-    seed: LongArray
-    repetition_penalty: FloatArray
-    presence_penalty: FloatArray
-    frequency_penalty: FloatArray
-    min_position: IntArray
+    floats: FloatArray
+    integers: LongArray
     bias_ids: IntArray
     bias_values: FloatArray
     stop_ids: IntArray
-    num_stop_ids: IntArray
     bad_prefixes: IntArray
     bad_lasts: IntArray
     recent: IntArray
@@ -77,8 +74,6 @@ class RowStates:
 
 class SamplingFeatures(NamedTuple):
     """What the sampler has to do for one request or in one step, so that unused parts cost nothing.
-
-    A tuple, since a step gathers those of all its rows in a set.
 
     Attributes:
         num_logprobs: likeliest tokens to report for each row; None for nothing at all.
@@ -101,8 +96,8 @@ class SamplingFeatures(NamedTuple):
 
 
 def features_of(params: SamplingParams) -> SamplingFeatures:
-    """What one request needs."""
-    return SamplingFeatures(
+    """What one request needs; the same object for all that need the same."""
+    return _features(
         is_greedy=params.temperature == 0,
         has_filters=params.has_filters,
         has_penalties=params.has_penalties,
@@ -113,6 +108,9 @@ def features_of(params: SamplingParams) -> SamplingFeatures:
         has_grammars=params.grammar is not None,
         num_logprobs=params.logprobs,
     )
+
+
+_features = functools.cache(SamplingFeatures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,12 +87,17 @@ Choice = tuple[list[int], SamplingParams]
 
 
 class RequestOptions(msgspec.Struct, frozen=True):
-    """What all choices of one API request share besides prompt and sampling; see `Request`."""
+    """What all choices of one API request share besides prompt and sampling; see `Request`.
+
+    Attributes:
+        is_read_whole: whether nobody reads an answer before its end, so that its tokens may come some at a time.
+    """
 
     cache_salt: str | None = None
     deadline_ms: int | None = None
     adapter: str | None = None
     images: tuple[PromptImage, ...] = ()
+    is_read_whole: bool = False
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ class Sequence:
 
     Attributes:
         num_prompt_tokens: tokens the client sent.
+        most_tokens: tokens at which its output limit is reached.
         features: what its sampling needs.
         num_computed_tokens: positions whose KV is written, counting steps that are planned but not committed.
         num_pending: sampled tokens that are planned but not committed (0 or 1).
@@ -51,6 +52,7 @@ class Sequence:
 
     request: Request
     num_prompt_tokens: int = field(init=False)
+    most_tokens: int = field(init=False)
     features: SamplingFeatures = field(init=False)
     output_token_ids: list[int] = field(default_factory=list)
     status: SequenceStatus = SequenceStatus.WAITING
@@ -73,6 +75,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.request.prompt_token_ids)
+        self.most_tokens = self.num_prompt_tokens + self.request.sampling.max_tokens
         self.features = features_of(self.request.sampling)
 
     @property
@@ -89,11 +92,6 @@ class Sequence:
     def num_known_tokens(self) -> int:
         """Tokens whose ids the host knows."""
         return self.num_prompt_tokens + len(self.output_token_ids)
-
-    @property
-    def has_all_tokens(self) -> bool:
-        """Whether the output limit is reached once everything pending is committed."""
-        return len(self.output_token_ids) + self.num_pending >= self.request.sampling.max_tokens
 
     def known_tokens(self, start: int, end: int) -> list[int]:
         """Ids of positions `[start, end)`, fewer if the last one is still pending."""

@@ -16,17 +16,31 @@ class TokenStream:
 
     Args:
         close: called with the request's id when nobody reads any more.
-        waiter: its events; None where the engine is gone.
+        batch: steps that its reader would rather have at once; the end is never held back.
     """
 
-    def __init__(
-        self, close: Callable[[int], None], request_id: int, waiter: "asyncio.Queue[TokenEvent | None]"
-    ) -> None:
+    def __init__(self, close: Callable[[int], None], request_id: int, batch: int = 1) -> None:
         self._close = close
         self._request_id = request_id
-        self._waiter = waiter
-        self._is_over = False
+        self._batch = batch
+        self._num_wanted = 1 + request_id % batch  # requests that began together do not all come at the same step
+        self._events: list[TokenEvent] = []
+        self._news = asyncio.Event()
+        self._is_complete = False
+        self._is_lost = False
         self._peeked: TokenEvent | None = None
+
+    def put(self, event: TokenEvent) -> None:
+        """The next event."""
+        self._events.append(event)
+        self._is_complete = event.finish_reason is not None
+        if self._is_complete or len(self._events) >= self._num_wanted:
+            self._news.set()
+
+    def lose(self) -> None:
+        """No event comes any more: the engine is gone."""
+        self._is_lost = True
+        self._news.set()
 
     def __aiter__(self) -> Self:
         return self
@@ -40,19 +54,21 @@ class TokenStream:
         if self._peeked is not None:
             event, self._peeked = self._peeked, None
             return event
-        if self._is_over:
+        if self._is_complete and not self._events:
             raise StopAsyncIteration
-        events = [await self._waiter.get()]
-        while not self._waiter.empty():
-            events.append(self._waiter.get_nowait())
-        alive = [event for event in events if event is not None]
-        self._is_over = len(alive) < len(events) or alive[-1].finish_reason is not None
-        if not alive or (self._is_over and alive[-1].finish_reason is None):
+        await self._news.wait()
+        if self._is_lost and not self._is_complete:
             raise EngineDeadError("The engine stopped while it worked on this request")
-        return _merged(alive)
+        self._news.clear()
+        events, self._events = self._events, []
+        self._num_wanted = self._batch
+        return _merged(events)
 
     async def peek(self) -> TokenEvent:
-        """The next event, which stays to be read; the same errors."""
+        """The next event, which stays to be read, as soon as there is any; the same errors."""
+        self._num_wanted = 1
+        if self._events:
+            self._news.set()
         self._peeked = await anext(self)
         return self._peeked
 

@@ -23,33 +23,42 @@ class IncrementalDetokenizer:
         self._skips_special = skips_special
         self._window: list[int] = []
         self._num_emitted = 0
+        self._context = ""
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Text that became complete with `token_ids`, maybe none."""
-        return "".join(self._push_one(token_id) for token_id in token_ids)
+        if self._skips_special:
+            token_ids = [token_id for token_id in token_ids if token_id not in self._tokenizer.special_ids]
+        if len(token_ids) > 1:
+            text = self._decode([*self._window, *token_ids])
+            if self._is_whole(text):
+                self._window += token_ids
+                return self._emit(text)
+        return "".join(map(self._push_one, token_ids))
 
     def flush(self) -> str:
         """What is left at the end; bytes that never became a character are U+FFFD."""
-        text, context = self._texts()
-        self._window.clear()
-        self._num_emitted = 0
+        text, context = self._decode(self._window), self._context
+        self._window, self._num_emitted, self._context = [], 0, ""
         return text[len(context) :]
 
     def _push_one(self, token_id: int) -> str:
-        if self._skips_special and token_id in self._tokenizer.special_ids:
-            return ""
         self._window.append(token_id)
-        text, context = self._texts()
-        is_whole = not text.endswith(_REPLACEMENT) and len(text) > len(context)
+        text = self._decode(self._window)
         # No character takes so many tokens: what is there will never be whole, and waiting would cost more with each token.
         is_hopeless = len(self._window) - self._num_emitted > _MAX_UNDECIDED
-        if not (is_whole or is_hopeless):
-            return ""
+        return self._emit(text) if is_hopeless or self._is_whole(text) else ""
+
+    def _is_whole(self, text: str) -> bool:
+        return not text.endswith(_REPLACEMENT) and len(text) > len(self._context)
+
+    def _emit(self, text: str) -> str:
+        """What `text`, that of the window, has beyond the context; the ids that it came from are the next context."""
+        new = text[len(self._context) :]
         self._window = self._window[self._num_emitted :]
         self._num_emitted = len(self._window)
-        return text[len(context) :]
+        self._context = self._decode(self._window)
+        return new
 
-    def _texts(self) -> tuple[str, str]:
-        text = self._tokenizer.decode(self._window, skip_special_tokens=self._skips_special)
-        context = self._tokenizer.decode(self._window[: self._num_emitted], skip_special_tokens=self._skips_special)
-        return text, context
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special)

@@ -5,7 +5,8 @@ Called by the completions route. Works on pieces, so that whole answers and stre
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from services.generator.core.messages import TokenLogprob
 from services.generator.core.request import FinishReason

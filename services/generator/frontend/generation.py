@@ -5,8 +5,10 @@ Called by `frontend.choices`. Owns detokenizing and stop strings; the engine is 
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from services.generator.core.adapters import AdapterState
 from services.generator.core.messages import TokenEvent, TokenLogprob
@@ -78,8 +80,7 @@ class TextRules:
     min_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredToken:
+class ScoredToken(msgspec.Struct, frozen=True):
     """A token with its log-probability, and where its text begins in the choice's text, in characters."""
 
     token_id: int
@@ -87,9 +88,8 @@ class ScoredToken:
     text_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class TextPiece:
-    """Text that became certain, and with the last piece why the choice ended.
+class TextPiece(msgspec.Struct, frozen=True):
+    """Text that became certain, and with the last piece why the choice ended; a stream makes one for each token.
 
     Attributes:
         token_ids: generated since the piece before; they need not be those that the text came from.
@@ -104,8 +104,8 @@ class TextPiece:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     num_cached_tokens: int | None = None
-    tokens: list[ScoredToken] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    tokens: list[ScoredToken] = []
+    prompt_logprobs: list[TokenLogprob] = []
 
     @property
     def public_reason(self) -> PublicReason | None:
@@ -174,11 +174,7 @@ class _ChoiceText:
         """The pieces that `event` makes certain."""
         self._num_cached = event.num_cached_tokens if self._num_cached is None else self._num_cached
         self._prompt_logprobs += event.prompt_logprobs or []
-        logprobs: Sequence[TokenLogprob | None] = event.logprobs or [None] * len(event.token_ids)
-        is_stopped = event.finish_reason is FinishReason.STOP
-        for index, (token_id, logprob) in enumerate(zip(event.token_ids, logprobs, strict=True)):
-            is_stop_token = is_stopped and index == len(event.token_ids) - 1
-            text = self._push(token_id, logprob, is_hidden=is_stop_token and not self._rules.keeps_stop)
+        for text in self._texts(event):
             if self._matcher.matched is not None:
                 yield self._piece(text, FinishReason.STOP, self._matcher.matched)
                 return
@@ -187,12 +183,24 @@ class _ChoiceText:
         if event.finish_reason is not None:
             yield self._last_piece(event)
 
-    def _push(self, token_id: int, logprob: TokenLogprob | None, *, is_hidden: bool) -> str:
-        self._num_tokens += 1
-        self._new_token_ids.append(token_id)
-        if logprob is not None:
-            self._tokens.append(ScoredToken(token_id, logprob, self._num_chars))
-        text = "" if is_hidden else self._detokenizer.push([token_id])
+    def _texts(self, event: TokenEvent) -> Iterator[str]:
+        """What can be shown: of each token where that makes a difference, else of all at once, which costs less."""
+        token_ids = event.token_ids
+        hides_last = event.finish_reason is FinishReason.STOP and not self._rules.keeps_stop
+        shown = token_ids[:-1] if hides_last else token_ids
+        if event.logprobs is None and not self._rules.stops:
+            yield self._push(token_ids, shown)
+            return
+        logprobs: Sequence[TokenLogprob | None] = event.logprobs or [None] * len(token_ids)
+        for index, (token_id, logprob) in enumerate(zip(token_ids, logprobs, strict=True)):
+            if logprob is not None:
+                self._tokens.append(ScoredToken(token_id, logprob, self._num_chars))
+            yield self._push([token_id], shown[index : index + 1])
+
+    def _push(self, token_ids: list[int], shown: list[int]) -> str:
+        self._num_tokens += len(token_ids)
+        self._new_token_ids += token_ids
+        text = self._detokenizer.push(shown)
         self._num_chars += len(text)
         return text if self._num_tokens < self._rules.min_tokens else self._matcher.push(text)
 

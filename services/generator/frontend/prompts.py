@@ -7,14 +7,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TypeGuard
 
 from services.generator.frontend.chat_template import ChatTemplate
 from services.generator.frontend.conversation import image_urls, template_messages
 from services.generator.frontend.model_card import ModelCard
 from services.generator.images.placeholders import ImagePrompt, expand
 from services.generator.images.preparer import ImagePreparer
-from shared.contracts.completions import Prompt
 from shared.contracts.conversation import ChatMessage, TemplateFields
+from shared.contracts.wire import TextsOrIds
 from shared.errors import ContextLengthExceededError, InvalidRequestError
 from shared.text.tokenizer import Tokenizer
 
@@ -47,7 +48,7 @@ class PromptPreparer:
         self._max_chars = card.max_model_len * tokenizer.max_token_chars
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="tokenize")
 
-    async def from_completion(self, prompt: Prompt) -> list[list[int]]:
+    async def from_completion(self, prompt: TextsOrIds) -> list[list[int]]:
         """Token ids of each prompt in `prompt`.
 
         Raises:
@@ -169,8 +170,8 @@ class PromptPreparer:
         self._check_vocabulary(token_ids, param)
 
     def _check_vocabulary(self, token_ids: Sequence[int], param: str) -> None:
-        bad = next((token_id for token_id in token_ids if token_id >= self._vocab_size), None)
-        if bad is not None:
+        if max(token_ids, default=0) >= self._vocab_size:
+            bad = next(token_id for token_id in token_ids if token_id >= self._vocab_size)
             raise InvalidRequestError(
                 f"{param}: token id {bad} is not in the vocabulary of {self._vocab_size}", param=param
             )
@@ -183,10 +184,13 @@ class PromptPreparer:
         )
 
 
-def _split(prompt: Prompt) -> list[str | list[int]]:
+def _split(prompt: TextsOrIds) -> Sequence[str | list[int]]:
     """One item per prompt; a flat list of ids is one prompt."""
-    if isinstance(prompt, str):
+    if isinstance(prompt, str) or _is_ids(prompt):
         return [prompt]
-    if prompt and isinstance(prompt[0], int):
-        return [[item for item in prompt if isinstance(item, int)]]
     return [item for item in prompt if not isinstance(item, int)]
+
+
+def _is_ids(prompt: Sequence[object]) -> TypeGuard[list[int]]:
+    """Whether it is the ids of one prompt: its contract says that all items are of the kind of the first."""
+    return len(prompt) > 0 and isinstance(prompt[0], int)

@@ -81,9 +81,9 @@ class KVCacheManager:
         if missing > len(self._free):
             return False
         for _ in range(missing):
-            block_id = next(iter(self._free))
+            block_id, _ = self._free.popitem(last=False)
             self._cache.drop(block_id)
-            self._hold(block_id)
+            self._counts[block_id] = 1
             sequence.block_ids.append(block_id)
         return True
 

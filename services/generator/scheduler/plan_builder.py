@@ -3,6 +3,7 @@
 Used by the Scheduler, one builder per step. Turns sequences into arrays; decides nothing.
 """
 
+import itertools
 from collections.abc import Iterable
 from collections.abc import Sequence as Rows
 from typing import NamedTuple
@@ -63,28 +64,26 @@ class PlanBuilder:
         self._vocab_size = vocab_size
         self._has_axes = has_axes
         self._decodes: list[Sequence] = []
-        self._decode_rows: list[int] = []
         self._decode_starts: list[int] = []
         self._decode_ids: list[int] = []
-        self._decode_slots: list[int] = []
         self._chunks: list[Chunk] = []
         self._new: list[Sequence] = []
         self._blocks: list[tuple[int, int, int]] = []
 
     def add(self, sequence: Sequence, length: int, num_old_blocks: int) -> None:
         """Schedule the next `length` tokens of a sequence whose row knows the first `num_old_blocks` of its blocks."""
-        start, row, output = sequence.num_computed_tokens, _row(sequence), sequence.output_token_ids
+        start, output = sequence.num_computed_tokens, sequence.output_token_ids
         index = start - sequence.num_prompt_tokens  # of the first of them in the output
         if length == 1 and index >= 0 and index + 1 == len(output) + sequence.num_pending:
             self._decodes.append(sequence)
-            self._decode_rows.append(row)
             self._decode_starts.append(start)
-            self._decode_ids.append(output[index] if index < len(output) else TOKEN_ON_DEVICE)
-            self._decode_slots.append(_adapter_slot(sequence))
+            self._decode_ids.append(TOKEN_ON_DEVICE if sequence.num_pending else output[index])
         else:
-            self._chunks.append(Chunk(sequence, row, start, length, samples=start + length == sequence.num_tokens))
-        for column in range(num_old_blocks, len(sequence.block_ids)):
-            self._blocks.append((row, column, sequence.block_ids[column]))
+            samples = start + length == sequence.num_tokens
+            self._chunks.append(Chunk(sequence, _row(sequence), start, length, samples))
+        if len(sequence.block_ids) > num_old_blocks:
+            row = _row(sequence)
+            self._blocks += [(row, at, sequence.block_ids[at]) for at in range(num_old_blocks, len(sequence.block_ids))]
 
     def begin_row(self, sequence: Sequence) -> None:
         """The sequence's row starts with this step: its sampling parameters go along."""
@@ -101,15 +100,16 @@ class PlanBuilder:
         chunks = sorted(self._chunks, key=lambda chunk: chunk.length)
         num_decodes = len(self._decodes)
         sampling_chunks = [index for index, chunk in enumerate(chunks, num_decodes) if chunk.samples]
+        everyone = self._decodes + [chunk.sequence for chunk in chunks]
         sequences = self._decodes + [chunk.sequence for chunk in chunks if chunk.samples]
         scored = _scored(chunks, num_decodes)
         plan = StepPlan(
             step_id=self._step_id,
-            rows=_ints(self._decode_rows + [chunk.row for chunk in chunks]),
+            rows=_ints(map(_row, everyone)),
             num_decodes=num_decodes,
             num_new_tokens=_ints([1] * num_decodes + [chunk.length for chunk in chunks]),
             num_computed_tokens=_ints(self._decode_starts + [chunk.start for chunk in chunks]),
-            token_ids=_ints(self._decode_ids + [token_id for chunk in chunks for token_id in _tokens(chunk)]),
+            token_ids=_ints(itertools.chain(self._decode_ids, *map(_tokens, chunks))),
             sampled=_ints([*range(num_decodes), *sampling_chunks]),
             new_rows=row_states(self._new, _ints(map(_row, self._new)), self._vocab_size),
             block_updates=self._block_updates(),
@@ -117,12 +117,11 @@ class PlanBuilder:
             scored=_ints(index for part in scored for index in part.indices),
             scored_ids=_ints(token_id for part in scored for token_id in part.successors),
             num_prompt_logprobs=max((part.num_top for part in scored), default=0),
-            adapter_slots=_ints(self._decode_slots + [_adapter_slot(chunk.sequence) for chunk in chunks]),
+            adapter_slots=_ints(map(_adapter_slot, everyone)),
             adapter_copies=adapter_copies,
             images=image_work(chunks, num_decodes, encodes),
             rope_positions=step_rope_positions(self._decodes, self._decode_starts, chunks) if self._has_axes else None,
         )
-        everyone = self._decodes + [chunk.sequence for chunk in chunks]
         return BuiltPlan(plan, everyone, sequences, [(part.sequence, len(part.indices)) for part in scored])
 
     def _block_updates(self) -> BlockUpdates:

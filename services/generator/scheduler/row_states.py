@@ -8,16 +8,26 @@ from collections.abc import Sequence as Rows
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from services.generator.core.plan import ANY_TOKEN, MASK_BITS, NUM_RECENT, IntArray, RowStates, SamplingFeatures
+from services.generator.core.plan import (
+    ANY_TOKEN,
+    MASK_BITS,
+    NUM_RECENT,
+    ROW_FLOATS,
+    IntArray,
+    LongArray,
+    RowStates,
+    SamplingFeatures,
+)
 from services.generator.core.request import SamplingParams
 from services.generator.core.sequence import Sequence
 
 
 def union(features: Iterable[SamplingFeatures]) -> SamplingFeatures:
     """What a step has to do that does all of `features`."""
-    kinds = set(features)
+    kinds = {
+        id(kind): kind for kind in features
+    }.values()  # those alike are one object, which costs less than to hash all
     return SamplingFeatures(
         is_greedy=all(kind.is_greedy for kind in kinds),
         has_filters=any(kind.has_filters for kind in kinds),
@@ -40,24 +50,18 @@ def _pack(sequences: Rows[Sequence], rows: IntArray, vocab_size: int) -> RowStat
     sampling = [sequence.request.sampling for sequence in sequences]
     seen = [(index, sequence) for index, sequence in enumerate(sequences) if sampling[index].has_penalties]
     lengths = [sequence.num_known_tokens for _, sequence in seen]
+    stop_ids = [sorted(params.stop_token_ids) if params.min_tokens else [] for params in sampling]
+    has_bad_words = any(params.bad_words for params in sampling)
     return RowStates(
         rows=rows,
-        temperature=_floats(params.temperature for params in sampling),
-        top_p=_floats(params.top_p for params in sampling),
-        top_k=_ints(params.top_k for params in sampling),
-        min_p=_floats(params.min_p for params in sampling),
-        seed=np.array([params.seed for params in sampling], np.int64),
-        repetition_penalty=_floats(params.repetition_penalty for params in sampling),
-        presence_penalty=_floats(params.presence_penalty for params in sampling),
-        frequency_penalty=_floats(params.frequency_penalty for params in sampling),
-        min_position=_ints(s.num_prompt_tokens + s.request.sampling.min_tokens for s in sequences),
+        floats=np.array([[getattr(params, name) for params in sampling] for name in ROW_FLOATS], np.float32),
+        integers=_integers(sequences, stop_ids),
         bias_ids=_padded([list(params.logit_bias) for params in sampling], 0, np.int32),
         bias_values=_padded([list(params.logit_bias.values()) for params in sampling], 0, np.float32),
-        stop_ids=_padded([sorted(params.stop_token_ids) for params in sampling], 0, np.int32),
-        num_stop_ids=_ints(len(params.stop_token_ids) for params in sampling),
+        stop_ids=_padded(stop_ids, 0, np.int32),
         bad_prefixes=_bad_prefixes(sampling),
         bad_lasts=_padded([[word[-1] for word in params.bad_words] for params in sampling], ANY_TOKEN, np.int32),
-        recent=np.array([_recent(sequence) for sequence in sequences], np.int32).reshape(-1, NUM_RECENT),
+        recent=np.array([_recent(s) for s in sequences if has_bad_words], np.int32).reshape(-1, NUM_RECENT),
         allowed=_allowed(sampling, vocab_size),
         seen_rows=np.repeat(rows[[index for index, _ in seen]], lengths),
         seen_ids=np.array([t for _, s in seen for t in s.known_tokens(0, s.num_known_tokens)], np.int32),
@@ -65,12 +69,12 @@ def _pack(sequences: Rows[Sequence], rows: IntArray, vocab_size: int) -> RowStat
     )
 
 
-def _ints(values: Any) -> IntArray:
-    return np.array(list(values), np.int32)
-
-
-def _floats(values: Any) -> NDArray[np.float32]:
-    return np.array(list(values), np.float32)
+def _integers(sequences: Rows[Sequence], stop_ids: Rows[list[int]]) -> LongArray:
+    """In the order of ROW_INTEGERS."""
+    sampling = [sequence.request.sampling for sequence in sequences]
+    top_k, seed = [params.top_k for params in sampling], [params.seed for params in sampling]
+    min_position = [s.num_prompt_tokens + s.request.sampling.min_tokens for s in sequences]
+    return np.array([top_k, seed, min_position, list(map(len, stop_ids))], np.int64)
 
 
 def _padded(lists: Rows[Rows[float]], filler: float, dtype: Any) -> Any:

@@ -251,9 +251,10 @@ class Scheduler:
         for sequence in running:
             if sequence.status is not SequenceStatus.RUNNING:
                 continue  # preempted for an older one in this very loop
-            if sequence.num_pending and sequence.has_all_tokens:
+            num_tokens = sequence.num_tokens
+            if sequence.num_pending and num_tokens >= sequence.most_tokens:
                 continue  # nothing is left to do but to commit
-            length = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
+            length = min(num_tokens - sequence.num_computed_tokens, budget)
             if sequence.image_leases:
                 length = self._images.fit_running(sequence, length)
             if length == 0:
@@ -335,11 +336,12 @@ class Scheduler:
     def _record(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> TokenEvent:
         """Append a committed token and end the sequence if it was the last."""
         sequence.num_pending -= 1
-        if not self._fits_grammar(sequence, token_id):
+        if sequence.features.has_grammars and not self._fits_grammar(sequence, token_id):
             self._queues.finish(sequence)
             return TokenEvent(sequence.request.request_id, [], FinishReason.ERROR)
         sequence.output_token_ids.append(token_id)
-        self._queues.clear_suspicion(sequence)
+        if self._queues.suspects:
+            self._queues.clear_suspicion(sequence)
         reason = _stop_reason(sequence, token_id)
         if reason is None:
             self._kv_cache.publish(sequence)
@@ -357,7 +359,7 @@ class Scheduler:
 def _stop_reason(sequence: Sequence, token_id: int) -> FinishReason | None:
     if token_id in sequence.request.sampling.stop_token_ids:
         return FinishReason.STOP
-    if len(sequence.output_token_ids) >= sequence.request.sampling.max_tokens:
+    if sequence.num_known_tokens >= sequence.most_tokens:
         return FinishReason.LENGTH
     return None
 

@@ -114,3 +114,19 @@ def test_a_field_of_several_types_is_named_as_the_client_wrote_it(contract, body
         contract.model_validate({"query": "a", **body} if contract is RerankRequest else body)
     error = invalid_request_from(caught.value.errors())
     assert (error.message, error.param) == (message, message.partition(":")[0])
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([7] * 999 + [-1], "Input should be greater than or equal to 0"),
+        ([[7]] * 999 + [[-1]], "Input should be greater than or equal to 0"),
+        (["a"] * 999 + [None], "Input should be a valid string"),
+    ],
+)
+@pytest.mark.parametrize(("contract", "field"), [(CompletionRequest, "prompt"), (EmbeddingRequest, "input")])
+def test_a_long_list_with_a_wrong_item_is_one_error_for_each_type_it_is_not(contract, field, items, message):
+    with pytest.raises(ValidationError) as caught:
+        contract.model_validate({field: items})
+    assert caught.value.error_count() == 4
+    assert message in invalid_request_from(caught.value.errors()).message
