@@ -12,11 +12,12 @@ from torch.nn import functional
 
 from benchmarks.kernels.lora_inputs import GROUPS, JOINED, MIXES, LoraInputs, Mix, make_inputs
 from benchmarks.kernels.measure import Point, Points, assert_near
+from services.generator.kernels.reference.rms_norm import rms_norm
 from services.generator.kernels.reference.silu_mul import silu_mul
 from services.generator.layers.adapter_group import AdapterGroup
 from services.generator.layers.forward_batch import AdapterRows
 from services.generator.layers.triton_kernels import TritonKernels
-from shared.modeling.decoder import Linear
+from shared.modeling.decoder import Linear, Norm
 
 NUM_LAYERS = 32
 KERNELS = TritonKernels()
@@ -44,19 +45,28 @@ class Projection:
     weight: Tensor
     group: AdapterGroup | None
     rows: AdapterRows
-    is_gated: bool
+    name: str
 
     def call(self) -> Tensor:
-        """All launches."""
-        launch = KERNELS.gate if self.is_gated else KERNELS.project
-        return launch(Linear(self._base), self.lora.x, self.group, self.rows)
+        """All launches: qkv alone, gate and up with the activation, o and down with the residual sum and the norm."""
+        base, x = Linear(self._base), self.lora.x
+        if self.name == "gate_up":
+            return KERNELS.gate(base, x, self.group, self.rows)
+        if self.name == "qkv":
+            return KERNELS.project(base, x, self.group, self.rows)
+        return KERNELS.project_norm(base, x, self.lora.y, self._norm, self.group, self.rows)[1]
 
     def check(self) -> None:
         """Against base product and adapters one after another."""
         expected = functional.linear(self.lora.x, self._base).float()
         if self.group is not None:
             expected = self.lora.expected_y(expected, self.lora.expected_h())
-        assert_near(self.call(), silu_mul(expected) if self.is_gated else expected)
+        if self.name == "gate_up":
+            expected = silu_mul(expected)
+        elif self.name != "qkv":
+            total = (expected + self.lora.y.float()).to(self.lora.y.dtype)
+            expected = rms_norm(total, *self._norm)[0].float()
+        assert_near(self.call(), expected)
 
     @property
     def num_bytes(self) -> int:
@@ -65,6 +75,10 @@ class Projection:
             return self._base.nbytes
         joined = self.weight.nbytes if self.rows.num_joined else self._base.nbytes + self.lora.bytes_of_a
         return joined + self.lora.bytes_of_b
+
+    @property
+    def _norm(self) -> Norm:
+        return Norm(self.weight[0, : self.lora.y.shape[1]], 1e-5)
 
     @property
     def _base(self) -> Tensor:
@@ -80,7 +94,7 @@ def make_projection(way: str, name: str, mix: Mix) -> Projection:
     weight = torch.cat([base, lora.a.view(-1, in_features)])
     group = AdapterGroup(lora.a, lora.b, lora.ranks, lora.scales, Linear(weight), lora.h.view(-1), slice_sizes)
     rows = AdapterRows(lora.segments, lora.chunk_size, num_slots if way == "joined" else 0, [])
-    return Projection(lora, weight, None if way == "base" else group, rows, is_gated=name == "gate_up")
+    return Projection(lora, weight, None if way == "base" else group, rows, name)
 
 
 def _point(way: str, mix: Mix) -> Point:

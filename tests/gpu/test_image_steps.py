@@ -22,6 +22,7 @@ def test_outputs_are_transformers_and_decode_steps_are_replays(family, tmp_path)
 
 
 @pytest.mark.alone
-def test_memory_is_measured_beside_a_vision_tower(tmp_path):
-    built = load_vision("qwen2_5", tmp_path).build(device="cuda", max_num_batched_tokens=16, gpu_memory_utilization=0.1)
+def test_memory_is_measured_beside_a_vision_tower(tmp_path, utilization):
+    settings = {"max_num_batched_tokens": 16, "gpu_memory_utilization": utilization}
+    built = load_vision("qwen2_5", tmp_path).build(device="cuda", **settings)
     assert built.ready.num_blocks > 1000

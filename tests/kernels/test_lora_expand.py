@@ -53,7 +53,7 @@ def check(way: str, case: LoraCase, parts: int) -> None:
     guarded.assert_untouched(~case.has_adapter)
     rows = case.has_adapter
     if bool(rows.any()):
-        assert_close(guarded.tensor[rows], expected[rows], slack=slack_of(case.y.dtype))
+        assert_close(guarded.tensor[rows].to(case.b.dtype), expected[rows], slack=slack_of(case.b.dtype))
 
 
 @pytest.mark.parametrize("way", ["rows", "tiles"])

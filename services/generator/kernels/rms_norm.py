@@ -37,7 +37,7 @@ def rms_norm(out: Tensor, x: Tensor, weight: Tensor, eps: float, residual: Tenso
     check_shape("out", out, num_rows, width)
     check_shape("residual", total, num_rows, width)
     block_c = triton.next_power_of_2(width)
-    num_warps = next(warps for limit, warps in WARPS if block_c <= limit)
+    num_warps = next(warps for limit, warps in WARPS if block_c * num_parts <= limit)
     _rms_norm_kernel[(num_rows,)](
         out, total, parts, weight, width, eps, out.stride(0), total.stride(0), parts.stride(0), parts.stride(1),
         NUM_PARTS=num_parts, HAS_RESIDUAL=residual is not None, BLOCK_C=block_c,
@@ -92,5 +92,5 @@ def store_norm(out_ptr, mask_c, x, weight, width, eps):
     tl.store(out_ptr, (x * scale * weight).to(out_ptr.dtype.element_ty), mask=mask_c)
 
 
-WARPS = ((1024, 2), (4096, 4), (8192, 8), (1 << 30, 16))
-"""(up to so wide, warps). H200, 2026-11-30."""
+WARPS = ((1024, 2), (2048, 4), (4096, 8), (1 << 30, 16))
+"""(up to so many numbers of a row in all its parts, warps). H200, 2026-11-30."""
