@@ -45,6 +45,20 @@ def test_ragged_sizes(num_rows, width, has_residual, place):
         assert torch.equal(residual, total)
 
 
+@pytest.mark.parametrize(("num_parts", "num_rows", "width"), [(1, 3, 129), (2, 1, 1), (3, 17, 40), (4, 2, 576)])
+def test_parts_in_fp32_that_are_columns_of_a_wider_tensor(num_parts, num_rows, width, place):
+    device, dtype = place
+    _, weight, residual = inputs(num_rows, width, place)
+    parts = torch.randn(num_parts, num_rows, width + 3).to(device)[:, :, :width]
+    total = (parts.sum(0).double() + residual.double()).to(dtype)
+    expected, _ = reference.rms_norm(total.float(), weight.float(), EPS)
+    guarded = Guarded(num_rows, width, dtype=dtype, device=device)
+    rms_norm(guarded.tensor, parts, weight, EPS, residual)
+    guarded.assert_untouched(torch.zeros(num_rows, width, dtype=torch.bool))
+    assert_close(guarded.tensor, expected, slack=2)  # a sum in another order may be rounded to the neighbour
+    assert_close(residual, total)
+
+
 def test_part_of_a_wider_tensor_and_in_place(place):
     x, weight, _ = inputs(4, 96, place)
     expected, _ = reference.rms_norm(x[:, :60].float(), weight[:60].float(), EPS)
