@@ -7,6 +7,7 @@ import pytest
 
 from services.generator.core.slots import NO_ADAPTER
 from services.generator.runner.lora_shape import JOINED_RANKS, JOINED_TOKENS, LoraShapes
+from services.generator.runner.model_runner import WARM_UP_SIZES
 from tests.generator.plans import SizedPlan
 
 
@@ -51,7 +52,7 @@ def test_slots_beyond_the_room_in_the_product_have_a_kernel_of_their_own():
 def test_kernels_are_warmed_up_in_every_way_that_a_step_launches_them(num_slots, max_rank):
     """What is joined is launched alike in all steps, and so warmed up in any."""
     shapes, warmed_joined = LoraShapes(num_slots, max_rank), set()
-    for before, most in pairwise([0, 4, 16, 128, 512, 2048]):
+    for before, most in pairwise([0, *WARM_UP_SIZES]):
         ways = shapes.ways_between(before + 1, most)
         warmed = {way.chunk_size for way in ways if not way.num_joined}
         warmed_joined |= {way.chunk_size for way in ways if way.num_joined}

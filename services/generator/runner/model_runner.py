@@ -21,7 +21,7 @@ from services.generator.layers.backends import Backends, make_attention, make_ke
 from services.generator.layers.forward_batch import AdapterRows, ForwardBatch
 from services.generator.runner.adapter_storage import AdapterStorage
 from services.generator.runner.encoder_cache import EncoderCache
-from services.generator.runner.graph_shapes import GraphShapes
+from services.generator.runner.graph_shapes import GraphShapes, graph_sizes
 from services.generator.runner.kv_cache_pool import KVCachePool
 from services.generator.runner.lora_shape import LoraShape, LoraShapes
 from services.generator.runner.reference_inputs import adapter_groups, attention_groups
@@ -29,14 +29,14 @@ from services.generator.runner.row_tables import RowTables
 from services.generator.runner.sampler import Logprobs, LogprobsCopy, Sampler, logprobs_of
 from services.generator.runner.step_graphs import StepGraphs, StepOutputs
 from services.generator.runner.step_inputs import make_forward_batch
-from services.generator.runner.step_layout import StepLayout, StepShape
+from services.generator.runner.step_layout import StepLayout, StepShape, decode_shape
 from services.generator.runner.step_ops import StepOps
 from shared.modeling.config import DecoderConfig
 from shared.modeling.decoder import DecoderWeights, Linear, decoder_forward
 from shared.modeling.rope import rope_table, sectioned_rows
 from shared.modeling.transfers import HostCopy, to_device
 
-WARM_UP_SIZES = (4, 16, 128, 512, 2048)
+WARM_UP_SIZES = (4, 16, 32, 64, 128, 512, 2048)
 """Numbers of tokens between which kernels are launched in other ways."""
 
 SCORED_AT_ONCE = 256
@@ -142,6 +142,10 @@ class ModelRunner:
         for before, num_tokens in pairwise([0, *sizes]):
             for lora in [None, *(self._lora.ways_between(before + 1, num_tokens) if self._lora else [])]:
                 self._run_padding(StepShape(num_tokens, 1, 2, 1, lora))
+        # Attention of decode rows is launched by their number: between two sizes as at one of the ends.
+        for before, num_rows in pairwise([0, *graph_sizes(self._limits).decodes]):
+            for end in sorted({before + 1, num_rows}):
+                self._run_padding(decode_shape(end, None))
 
     @torch.inference_mode()
     def capture_graphs(self, shapes: Iterable[StepShape]) -> None:

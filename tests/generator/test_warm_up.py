@@ -1,0 +1,51 @@
+"""What is run before the first request comes: a step of every kind that kernels are compiled for."""
+
+import pytest
+
+from services.generator.engine.build import build_model
+from services.generator.runner.model_runner import ModelRunner
+from services.generator.settings import GeneratorSettings
+
+
+@pytest.fixture
+def shapes(tiny_llama, monkeypatch):
+    """Of the steps of a warm-up, by the most rows that there may be."""
+
+    def of(max_num_seqs, max_num_batched_tokens=512):
+        sizes = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens}
+        runner = build_model(GeneratorSettings(model=str(tiny_llama), num_gpu_blocks_override=16, **sizes)).runner
+        run = []
+        monkeypatch.setattr(ModelRunner, "_run_padding", lambda _runner, shape: run.append(shape))
+        runner.warm_up()
+        return run
+
+    return of
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 4, 5, 8, 32])
+def test_attention_of_decode_rows_is_compiled_in_every_way_it_is_launched(shapes, num_kv_heads):
+    from services.generator.kernels.paged_attention_decode import HALF_BLOCKS, num_splits  # brings in triton
+
+    def launch(num_rows):
+        return next(limit for limit, _ in HALF_BLOCKS if num_rows <= limit), num_splits(num_rows, num_kv_heads)
+
+    launched = set(map(launch, range(1, 257)))
+    assert launched == {launch(shape.num_decodes) for shape in shapes(256)}
+
+
+def test_products_of_few_rows_are_compiled_for_every_number_of_them(shapes):
+    from services.generator.kernels.skinny_linear import BLOCKS, GATED_BLOCKS, MAX_GATED_ROWS  # bring in triton
+
+    def launch(num_rows):
+        limits = (next(limit for limit, _ in table if num_rows <= limit) for table in (BLOCKS, GATED_BLOCKS))
+        return max(16, 1 << (num_rows - 1).bit_length()), *limits
+
+    launched = set(map(launch, range(1, MAX_GATED_ROWS + 1)))
+    assert launched <= {launch(shape.num_tokens) for shape in shapes(4) if shape.num_decodes == 1}
+
+
+@pytest.mark.parametrize(("max_rows", "max_tokens"), [(1, 16), (3, 24), (256, 16)])
+def test_no_step_is_larger_than_there_may_be(shapes, max_rows, max_tokens):
+    steps = shapes(max_rows, max_tokens)
+    assert max(shape.num_tokens for shape in steps) == max_tokens
+    assert max(shape.num_decodes for shape in steps) == min(max_rows, max_tokens)
