@@ -113,17 +113,18 @@ def test_as_many_blocks_as_are_asked_for_are_made_where_they_fit(gpu, tiny_llama
 
 
 @pytest.mark.parametrize(
-    ("step", "reason"),
+    ("step", "num_blocks", "reason"),
     [
-        ("warm_up", "largest step does not fit beside weights and adapters: .*; raise --gpu-memory-utilization"),
-        ("capture_graphs", "graphs do not fit beside the KV cache: .*; lower --gpu-memory-utilization"),
-        ("run_largest_step", "largest step does not fit beside the KV cache: .*; lower --gpu-memory-utilization"),
+        ("warm_up", 100, "largest step does not fit beside weights and adapters: .*; raise --gpu-memory-utilization"),
+        ("capture_graphs", None, "graphs do not fit beside weights and adapters: .*; raise --gpu-memory-utilization"),
+        ("capture_graphs", 100, "graphs do not fit beside the KV cache: .*; lower --gpu-memory-utilization"),
+        ("run_largest_step", 100, "largest step does not fit beside the KV cache: .*; lower --gpu-memory-utilization"),
     ],
 )
-def test_what_does_not_fit_ends_the_start_and_is_named(gpu, tiny_llama, monkeypatch, step, reason):
+def test_what_does_not_fit_ends_the_start_and_is_named(gpu, tiny_llama, monkeypatch, step, num_blocks, reason):
     def fail(*args):
         raise torch.OutOfMemoryError("Tried to allocate 9.00 GiB")
 
     monkeypatch.setattr(ModelRunner, step, fail)
     with pytest.raises(StartError, match=reason):
-        build(tiny_llama, num_gpu_blocks_override=100)
+        build(tiny_llama, num_gpu_blocks_override=num_blocks)

@@ -94,6 +94,7 @@ def measure_memory(
         peak = _peak_bytes(run_largest_step)
         free, total = torch.cuda.mem_get_info()
         others = total - free - torch.cuda.memory_reserved()  # the driver's own and other processes
+    with must_fit("the graphs do not fit beside weights and adapters"):
         graphs = graph_bytes()
     available = int(total * utilization) - others - peak - graphs - SPARE_BYTES
     parts = {"total": total, "others": others, "peak": peak, "graphs": graphs, "kv": available}
