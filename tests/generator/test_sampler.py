@@ -61,7 +61,7 @@ def test_filters_against_brute_force(seed):
     top_k = torch.tensor([0, 1, 3, 4, 11, 50])
     top_p = torch.tensor([1.0, 0.5, 0.9, 0.6, 0.3, 1e-6])
     min_p = torch.tensor([0.0, 0.0, 0.3, 0.0, 0.5, 0.9]).roll(seed)
-    filtered = filter_top(probs, top_k, top_p, min_p)
+    filtered = filter_top(probs.clone(), top_k, top_p, min_p)
     for row in range(6):
         kept = brute_force_filter(probs[row].double().tolist(), int(top_k[row]), float(top_p[row]), float(min_p[row]))
         assert sorted(kept) == filtered[row].nonzero().flatten().tolist()

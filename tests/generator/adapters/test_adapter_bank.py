@@ -68,9 +68,8 @@ def test_one_product_gives_a_projection_and_the_narrow_side_of_the_first_slots(b
     target = target_of(base)
     plain, weights = weights_of(target), weights_of(target)
     bank = AdapterBank(target.banked_stacks(), AdapterBankSpec(3, 8, 16), weights)
-    adapter = load_adapter(make_adapter(base, tmp_path, r=8), target)
-    for slot in range(3):
-        bank.install(slot, adapter)
+    for slot in range(3):  # different ones, so that their order counts
+        bank.install(slot, load_adapter(make_adapter(base, tmp_path / str(slot), seed=slot, r=8), target))
     for level, (before, after) in enumerate(zip(plain.layers, weights.layers, strict=True)):
         for name in ("qkv", "o", "gate_up", "down"):
             group, was, now = bank.group((level, name)), getattr(before, name), getattr(after, name)
