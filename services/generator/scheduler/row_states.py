@@ -25,9 +25,8 @@ from services.generator.core.sequence import Sequence
 
 def union(features: Iterable[SamplingFeatures]) -> SamplingFeatures:
     """What a step has to do that does all of `features`."""
-    kinds = {
-        id(kind): kind for kind in features
-    }.values()  # those alike are one object, which costs less than to hash all
+    # Those alike are one object, see `features_of`: to go by that costs less than to hash them all.
+    kinds = {id(kind): kind for kind in features}.values()
     return SamplingFeatures(
         is_greedy=all(kind.is_greedy for kind in kinds),
         has_filters=any(kind.has_filters for kind in kinds),

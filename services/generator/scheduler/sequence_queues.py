@@ -145,7 +145,7 @@ class SequenceQueues:
 
     def clear_suspicion(self, sequence: Sequence) -> None:
         """It is not, or no more, to be run alone."""
-        if self.suspects and sequence in self.suspects:
+        if sequence in self.suspects:
             self.suspects.remove(sequence)
 
     def release_retired(self, oldest_step_id: int) -> None:
