@@ -6,20 +6,18 @@ device was at work from the step's first launch to its last. `--tiny` tries the 
 
 import argparse
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
-from benchmarks.gpu.decode import GREEDY, random_prompts
+from benchmarks.gpu.decode import GREEDY, MS_PER_S, random_prompts
 from benchmarks.gpu.model import CONFIG, TINY
 from benchmarks.gpu.rows import BANKS, PREFILL_LEN
-from benchmarks.gpu.start import write_bank
+from benchmarks.gpu.start import scratch_folder, write_bank
 from services.generator.engine.handle import EngineHandle
 from services.generator.llm import LLM
 from services.generator.runner.model_runner import ModelRunner, SampledStep
@@ -37,7 +35,6 @@ POINTS: list[tuple[type, str, str]] = [
 """Each is passed when the method returns for the first time, so that of a prompt of several steps the first counts."""
 
 NUM_WARM, NUM_RUNS = 3, 15
-MS_PER_S = 1000
 
 
 class Marks:
@@ -74,8 +71,8 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a tiny model; the figures mean nothing")
     config = TINY if parser.parse_args().tiny else CONFIG
     marks = Marks()
-    with tempfile.TemporaryDirectory(prefix="trivium-bench-") as folder, ExitStack() as stack:
-        llm = stack.enter_context(LLM(**write_bank(BANKS[0], Path(folder), config)))
+    with scratch_folder() as folder, ExitStack() as stack:
+        llm = stack.enter_context(LLM(**write_bank(BANKS[0], folder, config)))
         for owner, method, name in POINTS:
             stack.enter_context(patch.object(owner, method, _marking(marks, getattr(owner, method), name)))
         runs = [_run(llm, marks, config["vocab_size"]) for _ in range(NUM_WARM + NUM_RUNS)][NUM_WARM:]

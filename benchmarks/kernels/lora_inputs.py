@@ -63,7 +63,7 @@ class LoraInputs:
 
     def expected_y(self, y: Tensor, h: Tensor) -> Tensor:
         """The oracle's output, from the kernel's own intermediate."""
-        out, groups = y.float(), reference.slot_groups(self.segments.row_slots)
+        out, groups = y.to(torch.float32, copy=True), reference.slot_groups(self.segments.row_slots)
         reference.lora_expand(out, h, self.b, self.ranks, self.scales, groups, self.slice_sizes)
         return out
 
