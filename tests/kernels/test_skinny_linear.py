@@ -59,11 +59,16 @@ def test_columns_of_wider_tensors(place):
 
 
 @pytest.mark.parametrize(
-    ("num_columns", "parts"), [(64, 1), (1024, 1), (2048, 4), (4096, 2), (4224, 2), (4608, 3), (5120, 3), (28672, 1)]
+    ("num_columns", "parts"), [(64, 1), (1024, 1), (2048, 4), (4096, 2), (4224, 2), (5120, 1), (28672, 1)]
 )
-@pytest.mark.parametrize("num_rows", [1, 32, 64])
-def test_programs_fill_whole_waves(num_rows, num_columns, parts):
+@pytest.mark.parametrize("num_rows", [1, 32])
+def test_programs_of_all_parts_fill_a_wave(num_rows, num_columns, parts):
     assert num_parts(num_rows, num_columns) == parts <= MAX_PARTS
+
+
+@pytest.mark.parametrize(("num_columns", "parts"), [(1024, 1), (4096, 2), (4608, 3), (5120, 3), (28672, 1)])
+def test_wide_tiles_of_more_rows_do(num_columns, parts):
+    assert num_parts(64, num_columns) == parts
 
 
 @pytest.mark.parametrize(("num_columns", "is_full"), [(4096, False), (6144, False), (6528, True), (28672, True)])

@@ -24,13 +24,10 @@ MAX_GATED_ROWS = 128
 
 
 def num_parts(num_rows: int, num_columns: int) -> int:
-    """Parts of a product: such that its programs fill the GPU once, or else twice; 1 where neither can be."""
+    """Parts of a product: such that its programs fill the GPU once; 1 where that cannot be."""
     num_tiles = -(-num_columns // _blocks(num_rows, num_columns)[0])
-    for num_waves in (1, 2):
-        parts = min(MAX_PARTS, num_waves * WAVE // num_tiles)
-        if _is_full(parts * num_tiles):
-            return parts
-    return 1
+    parts = min(MAX_PARTS, WAVE // num_tiles)
+    return parts if _is_full(parts * num_tiles) else 1
 
 
 def fills_gpu(num_rows: int, num_columns: int) -> bool:
