@@ -78,6 +78,12 @@ class TritonKernels:
             _add_wide_side(y, h[None, :, None], group, rows)
         return y
 
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        """Of each row."""
+        out = torch.empty_like(x)
+        rms_norm(out, x, *norm)
+        return out
+
     def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:
         """A program for each row: sorting them by adapter would need the host."""
         return AdapterRows(single_rows(row_slots), 1, 0, [])
