@@ -21,7 +21,7 @@ def points() -> Points:
 def _in_parts(name: str, num_rows: int) -> Point:
     in_features, (out_features,) = GROUPS[name]
     x, weight = torch.randn(num_rows, in_features, **BF16), torch.randn(out_features, in_features, **BF16)
-    parts = num_parts(num_rows, out_features)
+    parts = num_parts(num_rows, out_features, in_features)
     out = torch.empty(parts, num_rows, out_features, device="cuda", dtype=torch.float32 if parts > 1 else x.dtype)
 
     def call() -> None:
