@@ -8,7 +8,7 @@
 PYTHON ?= python3
 TORCH_INDEX_URL ?=
 ARGS ?=
-GPU_WORKERS ?= 6
+GPU_WORKERS ?= 8
 
 VENV := .venv
 VPY := $(VENV)/bin/python

@@ -1,7 +1,7 @@
 """Tables of what ran on a device, by families of kernels; made by `profile` from its traces.
 
-Families overlap where kernels begin before the one before ends, so that they add up to more than the time that passed; `busy`
-counts such time once. Times are microseconds of one clock.
+Kernels begin before the one before ends, and wait there: such time counts once, for the kernel that began first, so that families
+add up to the time in which the device is busy. Times are microseconds of one clock.
 """
 
 import re
@@ -43,8 +43,8 @@ def step_table(spans: Iterable[Span]) -> list[str]:
     if num_steps < 1:
         raise SystemExit("no whole step was traced")
     first, last = marks[0], marks[-1]
-    within = [span for span in spans if first <= span.start < last]
-    step_us, busy = (last - first) / num_steps, busy_us(within, last) / (last - first)
+    within = one_after_another((span for span in spans if first <= span.start < last), last)
+    step_us, busy = (last - first) / num_steps, _total_us(within) / (last - first)
     total = f"{'step':42} {step_us / 1000:7.3f} ms, mean of {num_steps}; the device is busy for {busy:.1%}"
     return [*_family_lines(within, num_steps), total]
 
@@ -62,7 +62,8 @@ def call_table(call: Span, spans: Iterable[Span]) -> list[str]:
     if not within:
         raise SystemExit("nothing was traced on a device")
     first, last = within[0].start, max(span.end for span in within)
-    busy = busy_us(within, last) / (last - first)
+    within = one_after_another(within, last)
+    busy = _total_us(within) / (last - first)
     before, after = (first - call.start) / 1000, (call.end - last) / 1000
     return [
         *_family_lines(within, 1),
@@ -93,11 +94,16 @@ def family_of(name: str) -> str:
     return next((family for family, pattern in FAMILIES if re.search(pattern, name)), "other")
 
 
-def busy_us(spans: Iterable[Span], until: float) -> float:
-    """Time in which at least one of the spans runs, given in the order of their starts."""
-    total, covered = 0.0, float("-inf")
+def one_after_another(spans: Iterable[Span], until: float) -> list[Span]:
+    """The spans, given in the order of their starts, each without what those before it cover; none beyond `until`."""
+    parts, covered = [], float("-inf")
     for span in spans:
-        end = min(span.end, until)
-        total += max(0.0, end - max(span.start, covered))
-        covered = max(covered, end)
-    return total
+        start, end = max(span.start, covered), min(span.end, until)
+        if start < end:
+            parts.append(Span(span.name, start, end))
+            covered = end
+    return parts
+
+
+def _total_us(spans: Iterable[Span]) -> float:
+    return sum(span.end - span.start for span in spans)

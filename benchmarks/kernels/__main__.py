@@ -25,6 +25,7 @@ from benchmarks.kernels import (
     rms_norm,
     rope_kv_write,
     silu_mul,
+    skinny_linear,
     step_indices,
 )
 from benchmarks.kernels.measure import measure
@@ -40,6 +41,7 @@ BENCHES = {
     "rope_kv_write": rope_kv_write,
     "rms_norm": rms_norm,
     "silu_mul": silu_mul,
+    "skinny_linear": skinny_linear,
     "add_layer_norm": add_layer_norm,
     "argmax": argmax,
     "step_indices": step_indices,

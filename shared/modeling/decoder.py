@@ -89,6 +89,10 @@ class DecoderOps(Protocol):
         """Normalise heads, rotate, remember and attend: [T, (Hq + 2 Hkv) D] to [T, Hq D]."""
         ...
 
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        """The norm of `x` [T, C], which stays as it is."""
+        return rms_norm(x, *norm)
+
     def project_norm(
         self, layer: int, group: str, linear: Linear, x: Tensor, residual: Tensor, norm: Norm
     ) -> tuple[Tensor, Tensor]:
@@ -111,7 +115,7 @@ def decoder_forward(weights: DecoderWeights, config: DecoderConfig, ops: Decoder
     """
     hidden = ops.embed(weights.embedding, token_ids)  # [T, C]
     next_norms = [layer.input_norm for layer in weights.layers[1:]] + [weights.final_norm]
-    x = rms_norm(hidden, weights.layers[0].input_norm, config.norm_eps)
+    x = ops.norm(hidden, Norm(weights.layers[0].input_norm, config.norm_eps))
     for index, (layer, next_norm) in enumerate(zip(weights.layers, next_norms, strict=True)):
         x = ops.attend(index, layer, ops.project(index, "qkv", layer.qkv, x))
         hidden, x = ops.project_norm(index, "o", layer.o, x, hidden, Norm(layer.post_norm, config.norm_eps))

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benchmarks.gpu.spans import Span, busy_us, call_table, family_of, step_table
+from benchmarks.gpu.spans import Span, call_table, family_of, one_after_another, step_table
 from services.generator.kernels.lora_expand import _lora_expand_tiles_kernel
 from services.generator.kernels.lora_shrink import _lora_shrink_rows_kernel
 from services.generator.kernels.lora_silu_mul import _lora_silu_mul_rows_kernel
@@ -12,7 +12,8 @@ from services.generator.kernels.lora_silu_mul import _lora_silu_mul_rows_kernel
 
 def test_time_in_which_spans_overlap_counts_once():
     spans = [Span("a", 0, 10), Span("b", 5, 8), Span("c", 7, 20), Span("d", 30, 60)]
-    assert busy_us(spans, until=40) == 20 + 10
+    expected = [Span("a", 0, 10), Span("c", 10, 20), Span("d", 30, 40)]
+    assert one_after_another(spans, until=40) == expected
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_a_step_is_from_one_choice_to_the_next():
     step = [("_argmax_kernel", 0, 100), ("nvjet_a", 100, 3000), ("_rms_norm_kernel", 2900, 3500), ("odd", 3600, 4000)]
     spans = [Span(name, 4000 * number + start, 4000 * number + end) for number in range(3) for name, start, end in step]
     lines = "\n".join(step_table(spans))
-    for expected in (r"products +2.900 ms", r"activation +0.600 ms", r"indices, copies +0.100 ms", r"other +0.400 ms"):
+    for expected in (r"products +2.900 ms", r"activation +0.500 ms", r"indices, copies +0.100 ms", r"other +0.400 ms"):
         assert re.search(expected, lines)
     assert "4.000 ms, mean of 2; the device is busy for 97.5%" in lines
 
@@ -44,7 +45,7 @@ def test_a_call_is_what_lies_between_its_ends():
     call = Span("generate", 1000, 11_000)
     spans = [("nvjet_a", 900, 950), ("nvjet_a", 2000, 6000), ("_attention", 5000, 8000), ("nvjet_a", 9000, 9500)]
     lines = "\n".join(call_table(call, [Span(*span) for span in (*spans, ("nvjet_a", 12_000, 13_000))]))
-    for expected in (r"products +4.500 ms", r"attention +3.000 ms", r"generate +10.000 ms", r"first kernel +1.000 ms"):
+    for expected in (r"products +4.500 ms", r"attention +2.000 ms", r"generate +10.000 ms", r"first kernel +1.000 ms"):
         assert re.search(expected, lines)
     assert re.search(r"after the last one +1.500 ms", lines)
     assert re.search(r"between +7.500 ms; the device is busy for 86.7%", lines)

@@ -7,7 +7,7 @@ from services.generator.kernels.arguments import KernelArgumentError
 from services.generator.kernels.reference import skinny_linear as reference
 from services.generator.kernels.skinny_linear import (
     MAX_PARTS,
-    fills_gpu,
+    can_gate,
     num_parts,
     skinny_linear,
     skinny_silu_mul,
@@ -59,16 +59,31 @@ def test_columns_of_wider_tensors(place):
 
 
 @pytest.mark.parametrize(
-    ("num_columns", "parts"), [(64, 1), (1024, 1), (2048, 4), (4096, 2), (4224, 2), (4608, 3), (5120, 3), (28672, 1)]
+    ("num_rows", "num_columns", "width", "parts"),
+    [
+        (1, 4096, 14336, 2),
+        (32, 4096, 4096, 2),
+        (64, 4096, 4096, 2),
+        (64, 4608, 4096, 3),
+        (8, 4608, 4096, 1),
+        (8, 6528, 4096, 1),
+        (8, 9216, 4096, 0),
+        (64, 28672, 4096, 1),
+        (8, 2048, 8192, 4),
+        (8, 896, 4864, 0),
+        (8, 2048, 256, 0),
+        (65, 4096, 4096, 0),
+    ],
 )
-@pytest.mark.parametrize("num_rows", [1, 32, 64])
-def test_programs_fill_whole_waves(num_rows, num_columns, parts):
-    assert num_parts(num_rows, num_columns) == parts <= MAX_PARTS
+def test_programs_of_all_parts_fill_the_gpu_or_the_library_does(num_rows, num_columns, width, parts):
+    assert num_parts(num_rows, num_columns, width) == parts <= MAX_PARTS
 
 
-@pytest.mark.parametrize(("num_columns", "is_full"), [(4096, False), (6144, False), (6528, True), (28672, True)])
-def test_where_one_part_is_enough(num_columns, is_full):
-    assert fills_gpu(8, num_columns) == is_full
+@pytest.mark.parametrize(
+    ("num_rows", "num_columns", "can"), [(1, 14336, True), (128, 14336, True), (129, 14336, False), (8, 512, False)]
+)
+def test_where_gate_and_up_are_one_product_with_their_activation(num_rows, num_columns, can):
+    assert can_gate(num_rows, num_columns) == can
 
 
 @pytest.mark.gpu

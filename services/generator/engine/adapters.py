@@ -4,7 +4,8 @@ Called by `engine.build`, once; an adapter that was named and cannot be served s
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +33,11 @@ from shared.settings.errors import StartError
 
 log = get_logger(__name__)
 
-Read = Callable[[str, AdapterPlace], PackedAdapter]
-"""Read a folder at start; the text says on whose wish, for the error."""
+Read = Callable[[Sequence[str], Sequence[AdapterPlace]], Iterator[PackedAdapter]]
+"""Read folders at start, in order; a text for each says on whose wish, for the error."""
+
+NUM_READERS = 4
+"""Adapters that are read at a time: reading, checking and packing are mostly copies, which leave Python's lock alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +86,10 @@ def load_adapters(
     snapshots = AdapterSnapshots(registry, _contract(settings, config, target, storage.bank.num_bytes), storage)
     catalog = AdapterCatalog(registry, storage.versions, snapshots.descriptions)
 
-    def read(what: str, place: AdapterPlace) -> PackedAdapter:
-        began = time.perf_counter()
-        adapter = _read(what, place, target)
-        snapshots.note_read(time.perf_counter() - began)
-        return adapter
+    def read(whats: Sequence[str], places: Sequence[AdapterPlace]) -> Iterator[PackedAdapter]:
+        for adapter, seconds in _read_all(whats, places, target):
+            snapshots.note_read(seconds)
+            yield adapter
 
     _serve_named(settings, read, registry, catalog)
     roots = [_root(path) for path in settings.lora_root]
@@ -127,13 +130,13 @@ def _target(settings: GeneratorSettings, folder: Path, config: DecoderConfig, we
 
 def _serve_named(settings: GeneratorSettings, read: Read, registry: AdapterRegistry, catalog: AdapterCatalog) -> None:
     """Every `--lora` is read, so that none is bad; those beyond the room in host memory are read again when they are wanted."""
-    for name, path in settings.adapters.items():
-        place = AdapterPlace(path, None)
-        adapter = read(f"--lora {name}={path}", place)
+    whats = [f"--lora {name}={path}" for name, path in settings.adapters.items()]
+    places = [AdapterPlace(path, None) for path in settings.adapters.values()]
+    for name, place, adapter in zip(settings.adapters, places, read(whats, places), strict=True):
         if registry.host.has_room:
             catalog.serve(name, place, adapter)
         else:
-            catalog.register(name, place, describe(name, path, adapter.report))
+            catalog.register(name, place, describe(name, place.folder, adapter.report))
 
 
 def _preload(settings: GeneratorSettings, read: Read, registry: AdapterRegistry, catalog: AdapterCatalog) -> None:
@@ -146,7 +149,24 @@ def _preload(settings: GeneratorSettings, read: Read, registry: AdapterRegistry,
         if not registry.host.has_room:
             raise StartError(f"--lora-preload {name}: there is no room for it; raise --max-cpu-loras")
         place = catalog.place(version)
-        catalog.fill(version, place, read(f"--lora-preload {name}", place))
+        (adapter,) = read([f"--lora-preload {name}"], [place])
+        catalog.fill(version, place, adapter)
+
+
+def _read_all(
+    whats: Sequence[str], places: Sequence[AdapterPlace], target: AdapterTarget
+) -> Iterator[tuple[PackedAdapter, float]]:
+    """Adapters in order, each with the seconds that it took; a few are read at a time."""
+
+    def timed(what: str, place: AdapterPlace) -> tuple[PackedAdapter, float]:
+        began = time.perf_counter()
+        return _read(what, place, target), time.perf_counter() - began
+
+    pool = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="adapter-reader")
+    try:
+        yield from pool.map(timed, whats, places)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _read(what: str, place: AdapterPlace, target: AdapterTarget) -> PackedAdapter:

@@ -22,20 +22,26 @@ MAX_ROWS = 64
 MAX_GATED_ROWS = 128
 """Likewise, with the activation. H200, 2026-11-30."""
 
-
-def num_parts(num_rows: int, num_columns: int) -> int:
-    """Parts of a product: such that its programs fill the GPU once, or else twice; 1 where neither can be."""
-    num_tiles = -(-num_columns // _blocks(num_rows, num_columns)[0])
-    for num_waves in (1, 2):
-        parts = min(MAX_PARTS, num_waves * WAVE // num_tiles)
-        if _is_full(parts * num_tiles):
-            return parts
-    return 1
+MAX_PARTS = 4
+"""Each is written and read once more, in fp32."""
 
 
-def fills_gpu(num_rows: int, num_columns: int) -> bool:
-    """Whether the programs of a product in one part keep the GPU busy."""
-    return _is_full(-(-num_columns // _blocks(num_rows, num_columns)[0]))
+def num_parts(num_rows: int, num_columns: int, width: int, most: int = MAX_PARTS) -> int:
+    """Parts of a product, at most so many, such that its programs fill the GPU; 0 where the library is faster.
+
+    Args:
+        num_columns: N.
+        width: K.
+    """
+    block_n, block_k, *_ = _blocks(num_rows, num_columns)
+    num_tiles = -(-num_columns // block_n)
+    parts = max(1, min(most, WAVE // num_tiles, width // (2 * block_k)))
+    return parts if num_rows <= MAX_ROWS and _is_enough(parts * num_tiles) else 0
+
+
+def can_gate(num_rows: int, num_columns: int) -> bool:
+    """Whether a product with the activation, to F columns, is faster than the library's."""
+    return num_rows <= MAX_GATED_ROWS and _is_enough(-(-2 * num_columns // _gated_blocks(num_rows)[0]))
 
 
 def skinny_linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -87,15 +93,19 @@ def _launch(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *, is_g
     )  # fmt: skip
 
 
-def _is_full(num_programs: int) -> bool:
-    """Whether hardly a multiprocessor is idle while the last of them run."""
-    return num_programs >= FULL * WAVE * -(-num_programs // WAVE) > 0
+def _is_enough(num_programs: int) -> bool:
+    return _share(num_programs) >= (ENOUGH if num_programs <= WAVE else FULL)
+
+
+def _share(num_programs: int) -> float:
+    """Of the places of all waves, those that have a program."""
+    return num_programs / (WAVE * -(-num_programs // WAVE))
 
 
 def _blocks(num_rows: int, num_columns: int) -> tuple[int, int, int, int]:
     blocks = next(blocks for limit, blocks in BLOCKS if num_rows <= limit)
     num_tiles = -(-num_columns // blocks[0])
-    is_one_wave = num_tiles <= WAVE and _is_full(WAVE // num_tiles * num_tiles)
+    is_one_wave = num_tiles <= WAVE and _share(WAVE // num_tiles * num_tiles) >= FULL
     return WIDE_BLOCKS if num_rows > WIDE_ROWS and not is_one_wave else blocks
 
 
@@ -157,10 +167,8 @@ def _skinny_linear_kernel(
 WAVE = 132
 """Programs that run at a time: one for each multiprocessor of an H200, whose shared memory a program's tiles fill."""
 
-FULL = 0.75
-"""Share of the programs of all waves that there have to be."""
-
-MAX_PARTS = 4
+FULL, ENOUGH = 0.75, 0.5
+"""Share of the places of all waves that programs must take; of a single wave half is enough. H200, 2026-11-30."""
 
 BLOCKS = ((16, (64, 128, 4, 6)), (32, (64, 128, 4, 5)), (1 << 30, (64, 128, 4, 4)))
 """(up to so many rows, (BLOCK_N, BLOCK_K, warps, stages)). H200, 2026-11-30."""

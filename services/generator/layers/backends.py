@@ -105,6 +105,10 @@ class LayerKernels(Protocol):
         """`token_ids` [T] to [T, C], likewise."""
         ...
 
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        """Of `x` [T, C], which stays as it is."""
+        ...
+
     def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:
         """What `project` takes, from the slot of every row [N] int32, on the device."""
         ...

@@ -56,6 +56,10 @@ class ReferenceKernels:
             lora_expand(y, h, group.b, group.ranks, group.scales, rows.slot_groups, group.slice_sizes)
         return y
 
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        """Of each row."""
+        return rms_norm(x, *norm)
+
     def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:
         """The rows by slot."""
         return AdapterRows(single_rows(row_slots), 1, 0, slot_groups(row_slots))

@@ -61,7 +61,7 @@ class TritonKernels:
             y, h = _narrow_side(_product, projection, x, group, rows)
             adapters = (group.b, group.ranks, group.scales, *rows.segments.arrays)
             lora_silu_mul(out, y[0], h, *adapters, chunk_size=rows.chunk_size)
-        elif _is_skinny(x, skinny.MAX_GATED_ROWS):
+        elif x.dtype != torch.float32 and skinny.can_gate(*out.shape):
             skinny.skinny_silu_mul(out, x, projection.weight, projection.bias)
         else:
             silu_mul(out, linear(projection, x).contiguous())
@@ -77,6 +77,12 @@ class TritonKernels:
             lora_lookup(h, token_ids, rows.segments.row_slots, group.a, group.ranks)
             _add_wide_side(y, h[None, :, None], group, rows)
         return y
+
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        """Of each row."""
+        out = torch.empty_like(x)
+        rms_norm(out, x, *norm)
+        return out
 
     def rows_by_adapter(self, row_slots: Tensor) -> AdapterRows:
         """A program for each row: sorting them by adapter would need the host."""
@@ -122,26 +128,18 @@ def _library_product(projection: Linear, x: Tensor) -> Tensor:
 
 def _product(projection: Linear, x: Tensor) -> Tensor:
     """The same, by a kernel of ours where that is faster."""
-    is_faster = _is_skinny(x, skinny.MAX_ROWS) and skinny.fills_gpu(len(x), len(projection.weight))
-    return _skinny_product(projection, x, 1) if is_faster else _library_product(projection, x)
+    return _product_in_parts(projection, x, 1)
 
 
-def _product_in_parts(projection: Linear, x: Tensor) -> Tensor:
+def _product_in_parts(projection: Linear, x: Tensor, most: int = skinny.MAX_PARTS) -> Tensor:
     """[parts, T, out], for kernels that sum parts; in fp32 where there are several."""
-    if not _is_skinny(x, skinny.MAX_ROWS):
+    num_columns, width = projection.weight.shape
+    parts = 0 if x.dtype == torch.float32 else skinny.num_parts(len(x), num_columns, width, most)
+    if parts == 0:
         return _library_product(projection, x)
-    return _skinny_product(projection, x, skinny.num_parts(len(x), len(projection.weight)))
-
-
-def _skinny_product(projection: Linear, x: Tensor, num_parts: int) -> Tensor:
-    dtype = torch.float32 if num_parts > 1 else x.dtype
-    out = x.new_empty(num_parts, len(x), len(projection.weight), dtype=dtype)
+    out = x.new_empty(parts, len(x), num_columns, dtype=torch.float32 if parts > 1 else x.dtype)
     skinny.skinny_linear(out, x, projection.weight, projection.bias)
     return out
-
-
-def _is_skinny(x: Tensor, max_rows: int) -> bool:
-    return len(x) <= max_rows and x.dtype != torch.float32
 
 
 def _narrow_side(

@@ -48,10 +48,14 @@ class StepOps(DecoderOps):
         """Attention over the paged cache."""
         return self._attention(index, layer, qkv, self._batch, self._rotary)
 
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        """Norm of what the first layer reads."""
+        return self._kernels.norm(x, norm)
+
     def project_norm(
         self, layer: int, group: str, linear: Linear, x: Tensor, residual: Tensor, norm: Norm
     ) -> tuple[Tensor, Tensor]:
-        """The same, its sum with the residual, and the norm of that."""
+        """A projection, its sum with the residual, and the norm of that."""
         return self._kernels.project_norm(linear, x, residual, norm, self._group(layer, group), self._batch.adapters)
 
     def _group(self, layer: int, name: str) -> AdapterGroup | None:
