@@ -40,7 +40,7 @@ def test_the_sum_of_parts_adapter_and_residual_and_its_norm(way, num_joined, has
     from services.generator.kernels import skinny_linear
     from services.generator.layers.triton_kernels import TritonKernels
 
-    monkeypatch.setattr(skinny_linear, "num_parts", lambda num_rows, num_columns: num_parts)
+    monkeypatch.setattr(skinny_linear, "num_parts", lambda *_sizes: num_parts)
     torch.manual_seed(0)
     case = make_case("mixed", 6, WIDTH, (SIZE,), place=PLACE)
     base, bias, norm = (torch.randn(shape).half() for shape in ((SIZE, WIDTH), (SIZE,), (SIZE,)))
