@@ -6,6 +6,7 @@ Called by the routes. Must not import torch.
 from collections.abc import Mapping
 
 from shared.contracts.embeddings import MAX_INPUTS, EmbeddingRequest, InputType
+from shared.contracts.wire import one_by_one
 from shared.errors import InvalidRequestError
 from shared.text.preparer import Prepared, TextPreparer
 from shared.text.prompts import InputKind
@@ -27,14 +28,16 @@ def prepare_inputs(request: EmbeddingRequest, preparer: TextPreparer) -> Prepare
     Raises:
         InvalidRequestError: a field asks for what is not possible; names it.
     """
-    texts, sequences = _split(request)
-    check_count(len(texts) + len(sequences), param="input")
+    inputs = one_by_one(request.input)
+    check_count(len(inputs), param="input")
+    texts = [item for item in inputs if isinstance(item, str)]
     if request.dimensions is not None:
         preparer.vectors.check(request.dimensions, param="dimensions")
     prompt = _prompt(request, preparer, has_texts=bool(texts))
     truncate = request.truncate or "none"
     if texts:
         return preparer.from_texts(texts, prompt=prompt, param="input", truncate=truncate)
+    sequences = [item for item in inputs if not isinstance(item, str)]
     return preparer.from_token_ids(sequences, param="input", truncate=truncate)
 
 
@@ -57,18 +60,3 @@ def _prompt(request: EmbeddingRequest, preparer: TextPreparer, *, has_texts: boo
     if request.prompt_name is not None:
         return preparer.prompts.named(request.prompt_name, param="prompt_name")
     return preparer.prompts.of_kind(_KINDS[request.input_type])
-
-
-def _split(request: EmbeddingRequest) -> tuple[list[str], list[list[int]]]:
-    """The inputs as a list, of texts or of token ids; the other list is empty."""
-    texts: list[str] = []
-    token_ids: list[int] = []
-    sequences: list[list[int]] = []
-    for item in [request.input] if isinstance(request.input, str) else request.input:
-        if isinstance(item, str):
-            texts.append(item)
-        elif isinstance(item, int):
-            token_ids.append(item)
-        else:
-            sequences.append(item)
-    return texts, [token_ids] if token_ids else sequences

@@ -4,7 +4,8 @@ Strict on purpose: `true` is not a number, `"3"` is not a number, NaN is not a n
 Must not know HTTP, routes or any one service.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,3 +41,15 @@ class WireModel(BaseModel):
         protected_namespaces=(),
         hide_input_in_errors=True,
     )
+
+
+def one_by_one(given: TextsOrIds) -> Sequence[str | list[int]]:
+    """Each text, or each list of token ids; a flat list of ids is one."""
+    if isinstance(given, str) or _is_ids(given):
+        return [given]
+    return [item for item in given if not isinstance(item, int)]
+
+
+def _is_ids(given: Sequence[object]) -> TypeGuard[list[int]]:
+    """All items are of the kind of the first: its type says so."""
+    return len(given) > 0 and isinstance(given[0], int)

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeGuard
 
 from services.generator.frontend.chat_template import ChatTemplate
 from services.generator.frontend.conversation import image_urls, template_messages
@@ -15,7 +14,7 @@ from services.generator.frontend.model_card import ModelCard
 from services.generator.images.placeholders import ImagePrompt, expand
 from services.generator.images.preparer import ImagePreparer
 from shared.contracts.conversation import ChatMessage, TemplateFields
-from shared.contracts.wire import TextsOrIds
+from shared.contracts.wire import TextsOrIds, one_by_one
 from shared.errors import ContextLengthExceededError, InvalidRequestError
 from shared.text.tokenizer import Tokenizer
 
@@ -55,7 +54,7 @@ class PromptPreparer:
             InvalidRequestError: empty, too many, or ids that are not in the vocabulary.
             ContextLengthExceededError: no room is left for an answer.
         """
-        items = _split(prompt)
+        items = one_by_one(prompt)
         if not items:
             raise InvalidRequestError("prompt: must not be empty", param="prompt")
         if len(items) > MAX_PROMPTS:
@@ -182,15 +181,3 @@ class PromptPreparer:
             f"{param}: has {count} tokens{images}; the context is {self._max_model_len} tokens, prompt and answer together",
             param=param,
         )
-
-
-def _split(prompt: TextsOrIds) -> Sequence[str | list[int]]:
-    """One item per prompt; a flat list of ids is one prompt."""
-    if isinstance(prompt, str) or _is_ids(prompt):
-        return [prompt]
-    return [item for item in prompt if not isinstance(item, int)]
-
-
-def _is_ids(prompt: Sequence[object]) -> TypeGuard[list[int]]:
-    """Whether it is the ids of one prompt: its contract says that all items are of the kind of the first."""
-    return len(prompt) > 0 and isinstance(prompt[0], int)

@@ -22,6 +22,7 @@ from shared.contracts.embeddings import EmbeddingRequest
 from shared.contracts.fields import Only, Standing, standing
 from shared.contracts.generation import StreamOptions
 from shared.contracts.rerank import RerankRequest
+from shared.contracts.wire import one_by_one
 from shared.http.handlers import invalid_request_from
 
 MESSAGES = [
@@ -130,3 +131,19 @@ def test_a_long_list_with_a_wrong_item_is_one_error_for_each_type_it_is_not(cont
         contract.model_validate({field: items})
     assert caught.value.error_count() == 4
     assert message in invalid_request_from(caught.value.errors()).message
+
+
+@pytest.mark.parametrize(
+    ("given", "items"),
+    [
+        ("a", ["a"]),
+        ("", [""]),
+        (["a", "b"], ["a", "b"]),
+        ([5, 7], [[5, 7]]),
+        ([[5], [7, 9]], [[5], [7, 9]]),
+        ([[], [7]], [[], [7]]),
+        ([], []),
+    ],
+)
+def test_ids_alone_are_one_input_and_lists_of_them_are_many(given, items):
+    assert list(one_by_one(CompletionRequest(prompt=given).prompt)) == items
