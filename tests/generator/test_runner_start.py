@@ -104,10 +104,13 @@ def test_without_graphs_kernels_are_warmed_up_all_the_same(gpu, tiny_llama):
     assert gpu.calls == ["cache of 1", "warm_up", "largest", f"cache of {num_blocks}", "largest"]
 
 
-def test_as_many_blocks_as_are_asked_for_are_made_where_they_fit(gpu, tiny_llama):
+def test_as_many_blocks_as_are_asked_for_are_made_where_they_fit(gpu, tiny_llama, monkeypatch):
+    logs = record(monkeypatch, runner_start)
     most = FREE // BLOCK_BYTES
     assert build(tiny_llama, num_gpu_blocks_override=most).ready.num_blocks == most
     assert gpu.calls == ["cache of 1", "warm_up", f"cache of {most}", *["capture"] * 6, "largest"]
+    (captured,) = [line for line in logs if line["event"] == "graphs_captured"]
+    assert "reckoned_gib" not in captured  # nobody asked what they would take
     with pytest.raises(StartError, match=rf"--num-gpu-blocks-override {most + 1}: .* where {most} fit at most"):
         build(tiny_llama, num_gpu_blocks_override=most + 1)
 

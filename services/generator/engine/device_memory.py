@@ -30,10 +30,10 @@ FEWER_BLOCKS = "lower --gpu-memory-utilization, or --num-gpu-blocks-override whe
 
 
 class MeasuredMemory(NamedTuple):
-    """KV blocks that fit, and bytes that the graphs will take."""
+    """KV blocks that fit or were asked for, and bytes that the graphs will take; None where that was not measured."""
 
     num_blocks: int
-    graph_bytes: int
+    graph_bytes: int | None
 
 
 def check_weights_fit(num_bytes: int, utilization: float) -> None:

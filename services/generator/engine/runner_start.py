@@ -105,7 +105,7 @@ def _measured_memory(settings: GeneratorSettings, parts: RunnerParts, times: Sta
     block_bytes = kv_bytes_per_block(parts.model.config, settings.block_size, parts.dtype)
     override = settings.num_gpu_blocks_override
     if parts.device.type == "cpu":
-        return MeasuredMemory(override or settings.kv_cache_memory_bytes // block_bytes, 0)
+        return MeasuredMemory(override or settings.kv_cache_memory_bytes // block_bytes, None)
     one = KVCacheSpec(1, settings.block_size)  # enough: nothing is kept of the steps that are run with it
     probe = parts.runner(one, parts.pool(one))
     if parts.can_replay:
@@ -113,7 +113,7 @@ def _measured_memory(settings: GeneratorSettings, parts: RunnerParts, times: Sta
             probe.warm_up()
             torch.cuda.synchronize()
     if override is not None:
-        return MeasuredMemory(override, 0)
+        return MeasuredMemory(override, None)
 
     def graph_bytes() -> int:
         return reckon_graphs(probe.capture_graphs, probe.graph_shapes.sample()) if _has_graphs(settings, parts) else 0
@@ -125,7 +125,7 @@ def _measured_memory(settings: GeneratorSettings, parts: RunnerParts, times: Sta
 def _capture(runner: ModelRunner, measured: MeasuredMemory, times: StartTimes) -> int:
     with times.part("graphs"), must_fit("the graphs do not fit beside the KV cache", FEWER_BLOCKS):
         taken = kept_bytes(lambda: runner.capture_graphs(runner.graph_shapes.all))
-    sizes = {"gib": taken, "reckoned_gib": measured.graph_bytes}
+    sizes = {"gib": taken} if measured.graph_bytes is None else {"gib": taken, "reckoned_gib": measured.graph_bytes}
     log.info("graphs_captured", num_graphs=runner.num_graphs, **{k: round(v / GIB, 3) for k, v in sizes.items()})
     return taken
 
