@@ -4,8 +4,9 @@ Called by `engine.build`, once; an adapter that was named and cannot be served s
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,8 +164,14 @@ def _read_all(
         return _read(what, place, target), time.perf_counter() - began
 
     pool = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="adapter-reader")
+    reading: deque[Future[tuple[PackedAdapter, float]]] = deque()
     try:
-        yield from pool.map(timed, whats, places)
+        for what, place in zip(whats, places, strict=True):
+            reading.append(pool.submit(timed, what, place))
+            if len(reading) == NUM_READERS:  # no more than these are in memory beside those that were taken
+                yield reading.popleft().result()
+        while reading:
+            yield reading.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
 
