@@ -8,7 +8,7 @@ from torch import Tensor
 
 from services.generator.kernels.lora_expand import lora_expand
 from services.generator.kernels.lora_segments import LoraSegments, SegmentLayout, chunk_size_for
-from services.generator.kernels.lora_shrink import lora_shrink, num_parts
+from services.generator.kernels.lora_shrink import lora_shrink, num_shrink_parts
 from services.generator.kernels.reference import lora as reference
 
 GROUPS = {
@@ -112,7 +112,7 @@ def make_inputs(
     return LoraInputs(
         x=torch.randn(num_rows, in_features, **bf16),
         y=torch.randn(num_rows, out, **bf16),
-        h=torch.zeros(num_parts(num_rows, in_features, chunk), num_rows, num_slices, max_rank, device="cuda"),
+        h=torch.zeros(num_shrink_parts(num_rows, in_features, chunk), num_rows, num_slices, max_rank, device="cuda"),
         a=torch.randn(num_slots, num_slices, max_rank, in_features, **bf16) / in_features**0.5,
         b=torch.randn(num_slots, out, max_rank, **bf16),
         ranks=torch.full((num_slots, num_slices), rank, dtype=torch.int32, device="cuda"),

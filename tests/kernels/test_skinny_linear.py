@@ -113,7 +113,7 @@ def test_arguments_are_checked(place):
         skinny_linear(out, x[:, :-1], weight)
     with pytest.raises(KernelArgumentError, match="bias has the shape"):
         skinny_linear(out, x, weight, bias[1:])
-    with pytest.raises(KernelArgumentError, match="is needed for all of"):
+    with pytest.raises(KernelArgumentError, match="is needed"):
         skinny_linear(out.double(), x, weight)
     with pytest.raises(KernelArgumentError, match="out has the shape"):
         skinny_silu_mul(out[0], x, weight)

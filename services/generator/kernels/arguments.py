@@ -30,6 +30,13 @@ def check_floats(**tensors: Tensor) -> None:
         raise KernelArgumentError(f"one of {FLOATS} is needed for all of: {dtypes}")
 
 
+def check_fp32_or_like(like: Tensor, **tensors: Tensor) -> None:
+    """Raise unless each tensor is fp32 or, as a sum that is already rounded, of the dtype of `like`."""
+    for name, tensor in tensors.items():
+        if tensor.dtype not in (torch.float32, like.dtype):
+            raise KernelArgumentError(f"{name} is {tensor.dtype}; one of {torch.float32} and {like.dtype} is needed")
+
+
 def check_dtype(dtype: torch.dtype, **tensors: Tensor) -> None:
     """Raise unless each tensor has this dtype."""
     for name, tensor in tensors.items():

@@ -16,6 +16,7 @@ from torch import Tensor
 from services.generator.kernels.arguments import (
     KernelArgumentError,
     check_floats,
+    check_fp32_or_like,
     check_last_axis,
     check_segments,
     check_shape,
@@ -43,7 +44,7 @@ def lora_expand(
 
     Args:
         y: [T, out] fp16, bf16 or fp32, contiguous on its last axis: the base projection's output, or a part of it. Mutated.
-        h: [parts, T, H, slices, R], b: [slots, out, R] in the dtype of `y` or, where that is fp32, in any of these; ranks,
+        h: [parts, T, H, slices, R], b: [slots, out, R] in the dtype of `y`, which may also be fp32; ranks,
             scales: see `check_delta`.
         row_slots, token_order, chunk_slots, chunk_starts, chunk_lens, chunk_size: see `lora_shrink`. Slots are below H, or H is 1.
         slice_sizes: columns of each slice, in order; their sum is `out`.
@@ -73,7 +74,7 @@ def lora_expand(
 
 def _check(y: Tensor, h: Tensor, b: Tensor, ranks: Tensor, scales: Tensor, slice_sizes: tuple[int, ...]) -> None:
     check_floats(b=b)
-    check_floats(**({"y": y} if y.dtype == torch.float32 else {"y": y, "b": b}))
+    check_fp32_or_like(b, y=y)
     check_last_axis(y=y)
     check_shape("y", y, None, b.shape[1])
     check_delta(len(y), h, b, ranks, scales)

@@ -27,7 +27,7 @@ from services.generator.kernels.lora_delta import RANK_BLOCK
 from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 
-def num_parts(num_rows: int, in_features: int, chunk_size: int) -> int:
+def num_shrink_parts(num_rows: int, in_features: int, chunk_size: int) -> int:
     """Into how many parts `x` is split: few programs would leave most of the GPU idle, many parts take `lora_expand` long to sum.
 
     A function of sizes only, so that a graph replays whatever the mix of adapters.
@@ -52,7 +52,7 @@ def lora_shrink(
     """Write the parts of each row's intermediate.
 
     Args:
-        h: [parts, T, slices, R] fp32, contiguous; parts as `num_parts` says. Mutated.
+        h: [parts, T, slices, R] fp32, contiguous; parts as `num_shrink_parts` says. Mutated.
         x: [T, in] fp16, bf16 or fp32, contiguous on its last axis.
         a: [slots, slices, R, in] same dtype, contiguous on its last axis.
         ranks: [slots, slices] int32, contiguous.

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from services.generator.kernels.arguments import check_floats, check_last_axis, check_shape
+from services.generator.kernels.arguments import check_floats, check_fp32_or_like, check_last_axis, check_shape
 from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 
@@ -19,17 +19,17 @@ def rms_norm(out: Tensor, x: Tensor, weight: Tensor, eps: float, residual: Tenso
 
     Args:
         out: [T, C] fp16, bf16 or fp32, may be `x` itself. Mutated.
-        x: [T, C], or with a residual [parts, T, C] in any of these dtypes, as `skinny_linear` leaves it.
+        x: [T, C], or with a residual [parts, T, C], as `skinny_linear` leaves it; may also be fp32.
         weight: [C].
         residual: [T, C], or None for no sum. Mutated.
-            All but such parts of one dtype; all contiguous on the last axis.
+            All of one dtype but for that, and contiguous on the last axis.
     Raises:
         KernelArgumentError: shapes, dtypes or strides do not agree.
     """
     parts = x if residual is not None and x.dim() == 3 else x[None]
     total = x if residual is None else residual
     check_floats(out=out, weight=weight, residual=total)
-    check_floats(**({"x": x} if parts is x else {"x": x, "out": out}))
+    check_fp32_or_like(out, x=x)
     check_last_axis(out=out, x=x, weight=weight, residual=total)
     check_shape("x", parts, None, None, None)
     num_parts, num_rows, width = parts.shape

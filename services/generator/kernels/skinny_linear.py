@@ -2,18 +2,17 @@
 
 Semantics:  out[p, t, n] = Σ_k x[t, k] · W[n, k] over the k of part p, and bias[n] in part 0; whoever reads `out` sums the parts.
             gated: out[t, f] = silu(g) · u, g and u the columns f and F + f of that product, all of k at once.
-            fp32 sums; parts are left in fp32, a single part is rounded once.
+            fp32 sums, rounded once if at all.
 Source:     Stream-K, arXiv:2301.03598, §3.2 (the fixed split); SiLU: arXiv:2002.05202, §2. We differ: a part is not summed with the
             others here but by the kernel that follows, which reads them anyway.
 Tile map:   program (j, p) computes the columns of tile j, all rows, from part p; gated, the gate and up of half as many columns.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from services.generator.kernels.arguments import check_floats, check_last_axis, check_shape
+from services.generator.kernels.arguments import check_floats, check_fp32_or_like, check_last_axis, check_shape
 from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 MAX_ROWS = 64
@@ -48,7 +47,7 @@ def skinny_linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = 
     """x Wᵀ + b in parts.
 
     Args:
-        out: [parts, T, N] contiguous; fp32, or with one part in the dtype of `x`. Mutated.
+        out: [parts, T, N] contiguous; fp32, or in the dtype of `x`. Mutated.
         x: [T, K] fp16, bf16 or fp32.
         weight: [N, K].
         bias: [N], or None.
@@ -75,7 +74,7 @@ def skinny_silu_mul(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None 
 
 def _launch(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *, is_gated: bool) -> None:
     check_floats(x=x, weight=weight, **({} if bias is None else {"bias": bias}))
-    check_floats(**({"out": out} if len(out) > 1 and out.dtype == torch.float32 else {"out": out, "x": x}))
+    check_fp32_or_like(x, out=out)
     check_last_axis(x=x, weight=weight)
     check_shape("x", x, None, weight.shape[1])
     check_shape("weight", weight, out.shape[2] * (2 if is_gated else 1), None)

@@ -14,7 +14,7 @@ from services.generator.kernels.argmax import argmax
 from services.generator.kernels.lora_expand import lora_expand
 from services.generator.kernels.lora_lookup import lora_lookup
 from services.generator.kernels.lora_segments import single_rows
-from services.generator.kernels.lora_shrink import lora_shrink, num_parts
+from services.generator.kernels.lora_shrink import lora_shrink, num_shrink_parts
 from services.generator.kernels.lora_silu_mul import lora_silu_mul
 from services.generator.kernels.rms_norm import rms_norm
 from services.generator.kernels.silu_mul import silu_mul
@@ -156,7 +156,7 @@ def _narrow_side(
         whole = product(joined, x)
         y, h = torch.split(whole, [group.b.shape[1], whole.shape[2] - group.b.shape[1]], dim=2)
         return y, h.view(len(h), len(x), rows.num_joined, num_slices, max_rank)
-    parts = num_parts(len(x), x.shape[1], rows.chunk_size)
+    parts = num_shrink_parts(len(x), x.shape[1], rows.chunk_size)
     h = group.intermediate(parts * len(x)).view(parts, len(x), num_slices, max_rank)
     lora_shrink(h, x, group.a, group.ranks, *rows.segments.arrays, chunk_size=rows.chunk_size)
     return product(projection, x), h[:, :, None]
