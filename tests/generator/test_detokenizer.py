@@ -39,6 +39,18 @@ def byte_tokenizer(tmp_path_factory):
     return Tokenizer(folder)
 
 
+@pytest.fixture(scope="module")
+def fallback_tokenizer(tmp_path_factory):
+    """Bytes by name, as SentencePiece has them: one broken character breaks all bytes that are beside it."""
+    folder = tmp_path_factory.mktemp("fallback")
+    tokens = ["\u2581", "\u2581a", "é", "b", *(f"<0x{byte:02X}>" for byte in range(256) if byte != ord(" "))]
+    fast = FastTokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=[], byte_fallback=True))
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    fast.decoder = decoders.Sequence(steps)
+    fast.save(str(folder / "tokenizer.json"))
+    return Tokenizer(folder)
+
+
 def pieces_of(tokenizer, ids, batch=1):
     detokenizer = IncrementalDetokenizer(tokenizer)
     return [*(detokenizer.push(ids[at : at + batch]) for at in range(0, len(ids), batch)), detokenizer.flush()]
@@ -55,6 +67,15 @@ def test_text_comes_out_whole_and_never_in_half_characters(byte_tokenizer, text,
 @given(ids=st.lists(st.integers(0, 255), max_size=40), batch=st.integers(1, 9))
 def test_any_ids_give_the_text_of_all_ids_together(byte_tokenizer, ids, batch):
     assert "".join(pieces_of(byte_tokenizer, ids, batch)) == byte_tokenizer.decode(ids)
+
+
+WORDS = ["\u2581a", "\u2581", "é", "b", *(f"<0x{byte:02X}>" for byte in "日x\n".encode()), "<0xFF>"]
+
+
+@given(words=st.lists(st.sampled_from(WORDS), max_size=40), batch=st.integers(2, 9))
+def test_text_does_not_depend_on_how_many_ids_come_together_even_where_it_is_broken(fallback_tokenizer, words, batch):
+    ids = [fallback_tokenizer.token_to_id(word) for word in words]
+    assert "".join(pieces_of(fallback_tokenizer, ids, batch)) == "".join(pieces_of(fallback_tokenizer, ids))
 
 
 def test_what_is_whole_of_a_batch_does_not_wait_for_the_rest(byte_tokenizer):
