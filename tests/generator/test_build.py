@@ -28,6 +28,11 @@ def test_the_budget_is_one_line_in_gib(tiny_llama, monkeypatch):
     assert budget["activations_gib"] > 0
 
 
+def test_a_cache_that_a_cpu_has_no_memory_for_is_refused(tiny_llama):
+    with pytest.raises(StartError, match=r"the KV cache does not fit: .*; lower .*--num-gpu-blocks-override"):
+        build(tiny_llama, num_gpu_blocks_override=2**40)
+
+
 @pytest.mark.parametrize(("rope_type", "case"), [("dynamic", "llama_dynamic"), ("longrope", "llama_longrope")])
 def test_scaling_by_the_current_length_is_refused_beyond_the_original_one(tmp_path, rope_type, case):
     family, changes = FAMILIES[case]

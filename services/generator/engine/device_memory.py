@@ -26,7 +26,9 @@ SMALLER = (
     "--encoder-cache-size or --max-num-encoder-tokens"
 )
 
-FEWER_BLOCKS = "lower --gpu-memory-utilization, or --num-gpu-blocks-override where it is given"
+FEWER_BLOCKS = (
+    "lower --gpu-memory-utilization, on a CPU --kv-cache-memory-bytes, or --num-gpu-blocks-override where it is given"
+)
 
 
 class MeasuredMemory(NamedTuple):
@@ -61,15 +63,20 @@ def check_cache_fits(num_blocks: int, block_bytes: int) -> None:
 
 @contextmanager
 def must_fit(complaint: str, remedy: str = SMALLER) -> Iterator[None]:
-    """Raise StartError, from `complaint` to `remedy`, where the device's memory runs out within."""
+    """Raise StartError, from `complaint` to `remedy`, where memory runs out within."""
     try:
         yield
     except RuntimeError as error:
         # A capture that runs out of memory may end with an error of its own.
-        cause = error if isinstance(error, torch.OutOfMemoryError) else error.__context__
-        if not isinstance(cause, torch.OutOfMemoryError):
+        cause = next((each for each in (error, error.__context__) if _ran_out(each)), None)
+        if cause is None:
             raise
         raise StartError(f"{complaint}: {cause}; {remedy}") from None
+
+
+def _ran_out(error: BaseException | None) -> bool:
+    """On a CPU, PyTorch has no type of its own for it."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def measure_memory(
