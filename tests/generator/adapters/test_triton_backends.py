@@ -70,7 +70,7 @@ def test_greedy_text_of_a_mixed_batch(base, folders, monkeypatch):
 
 @pytest.mark.parametrize("chunk_size", [1, 16])
 def test_the_parts_of_all_rows_have_room_in_the_bank(chunk_size):
-    from services.generator.kernels.lora_shrink import num_parts  # brings in triton
+    from services.generator.kernels.lora_shrink import num_shrink_parts  # brings in triton
 
     for num_rows in range(1, 2 * SCRATCH_ROWS):
-        assert num_parts(num_rows, 1 << 20, chunk_size) * num_rows <= max(num_rows, SCRATCH_ROWS)
+        assert num_shrink_parts(num_rows, 1 << 20, chunk_size) * num_rows <= max(num_rows, SCRATCH_ROWS)
