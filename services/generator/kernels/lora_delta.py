@@ -3,7 +3,7 @@
 Semantics:  delta[t, n] = scale · Σ_r B[n, r] · (Σ_p h[p, t, r]), r below the adapter's rank; fp32.
 Source:     LoRA, arXiv:2106.09685, §4.1.
 Called by the kernels that end a projection: `lora_expand`, and `lora_silu_mul` where the activation follows. Weights are loaded
-before the wait for what earlier kernels wrote, which is nothing but `h`.
+before the wait for what earlier kernels wrote, which of what is read here is nothing but `h`; it is over when these return.
 """
 
 import torch
@@ -79,6 +79,7 @@ def row_delta(
         mask_p = (offs_p < NUM_PARTS)[:, None] & mask_r[None, :]
         parts = tl.load(h_ptr + offs_p[:, None] * stride_hp + offs_r[None, :], mask=mask_p, other=0.0)
         acc += tl.sum(b.to(tl.float32) * tl.sum(parts.to(tl.float32), axis=0)[None, :], axis=1)
+    wait_for_inputs(OVERLAPS)  # where there was no rank to loop over
     return acc * scale
 
 
@@ -91,7 +92,8 @@ def tile_delta(
     """[BLOCK_M, BLOCK_N] of `rows`, all with the adapter that `b_ptr` points at; zeros where `rank` is 0."""
     columns_ptr = b_ptr + offs_n.to(tl.int64) * stride_bn
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for first_r in range(0, rank, BLOCK_R):
+    # One stage: of more, Triton begins the loads of the first turns ahead of the loop, and so of `h` ahead of the wait.
+    for first_r in tl.range(0, rank, BLOCK_R, num_stages=1):
         offs_r = first_r + tl.arange(0, BLOCK_R)
         mask_r = offs_r < rank
         whole_r = offs_r // VECTOR * VECTOR < rank  # whole vectors, so that a load is one instruction
@@ -104,4 +106,5 @@ def tile_delta(
             mask_h = mask_m[:, None] & mask_r[None, :]
             h += tl.load(rows_ptr + offs_r[None, :], mask=mask_h, other=0.0).to(tl.float32)
         acc = tl.dot(h, b.to(tl.float32), acc, input_precision=PRECISION)
+    wait_for_inputs(OVERLAPS)  # where there was no rank to loop over
     return acc * scale

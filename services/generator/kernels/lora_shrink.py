@@ -128,6 +128,7 @@ def _lora_shrink_rows_kernel(
             x = tl.load(x_ptr + row * stride_xt + offs_k, mask=mask_k, other=0.0).to(tl.float32)
             # --- compute (fp32) ---
             acc += a.to(tl.float32) * x[None, :]
+        wait_for_inputs(OVERLAPS)  # where there was nothing of this part to loop over
         # --- store ---
         tl.store(h_ptr + offs_r, tl.sum(acc, axis=1), mask=mask_r)
     wait_for_inputs(OVERLAPS)  # where there was no rank to loop over

@@ -108,7 +108,6 @@ def _lora_silu_mul_rows_kernel(
         h_ptr + max_rank, b_ptr, width + offs_f, mask_f, up_rank, up_scale, stride_hp, stride_bn,
         NUM_PARTS, BLOCK_F, BLOCK_R, VECTOR, OVERLAPS,
     )  # fmt: skip
-    wait_for_inputs(OVERLAPS)
     gate_ptr = gate_up_ptr + row * stride_gate_upt + offs_f
     gate = tl.load(gate_ptr, mask=mask_f, other=0.0).to(tl.float32) + gate_delta
     up = tl.load(gate_ptr + width, mask=mask_f, other=0.0).to(tl.float32) + up_delta
@@ -151,7 +150,6 @@ def _lora_silu_mul_tiles_kernel(
         h_ptr + max_rank, b_ptr, rows, mask_m, width + offs_f, mask_f, up_rank, up_scale, stride_hp, stride_ht, stride_bn,
         NUM_PARTS, BLOCK_M, BLOCK_F, BLOCK_R, VECTOR, PRECISION, OVERLAPS,
     )  # fmt: skip
-    wait_for_inputs(OVERLAPS)
     mask = mask_m[:, None] & mask_f[None, :]
     gate_ptr = gate_up_ptr + rows[:, None] * stride_gate_upt + offs_f[None, :]
     gate = tl.load(gate_ptr, mask=mask, other=0.0).to(tl.float32) + gate_delta

@@ -2,7 +2,8 @@
 
 Every kernel here that is launched in this way first lets its successor begin, loads at most what no kernel of the step writes
 (weights, metadata), and calls `wait_for_inputs` before it reads or writes anything else. Since all of them wait, what was launched
-longer ago is complete too.
+longer ago is complete too. A wait within a loop that feeds `tl.dot` is no wait, unless the loop has one stage: Triton begins the
+loads of later turns ahead of it. `tests/kernels/early_loads.py` looks at the code that comes out.
 Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization"; devices of compute capability 9 and newer.
 """
 
