@@ -17,6 +17,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from services.generator.kernels import overlap
 from services.generator.kernels.argmax import argmax
@@ -124,6 +125,9 @@ def _compile(kernel: JITFunction[Any], arguments: dict[str, Any]) -> tuple[str, 
 
 
 def _type_of(value: Any) -> str:
+    if isinstance(value, TensorDescriptor):
+        dtype = POINTERS[value.base.dtype].removeprefix("*")
+        return f"tensordesc<{dtype}{list(value.block_shape)}>"
     if isinstance(value, Tensor):
         return POINTERS[value.dtype]
     return "fp32" if isinstance(value, float) else "i32"

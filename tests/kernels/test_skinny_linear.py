@@ -73,6 +73,7 @@ def test_columns_of_wider_tensors(place):
         (8, 896, 4864, 0),
         (8, 2048, 256, 0),
         (65, 4096, 4096, 0),
+        (8, 4096, 4100, 0),
     ],
 )
 def test_programs_of_all_parts_fill_the_gpu_or_the_library_does(num_rows, num_columns, width, parts):
@@ -80,10 +81,18 @@ def test_programs_of_all_parts_fill_the_gpu_or_the_library_does(num_rows, num_co
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "num_columns", "can"), [(1, 14336, True), (128, 14336, True), (129, 14336, False), (8, 512, False)]
+    ("num_rows", "num_columns", "width", "can"),
+    [
+        (1, 14336, 4096, True),
+        (128, 14336, 4096, True),
+        (129, 14336, 4096, False),
+        (64, 8192, 2048, True),
+        (8, 512, 4096, False),
+        (8, 14336, 4100, False),
+    ],
 )
-def test_where_gate_and_up_are_one_product_with_their_activation(num_rows, num_columns, can):
-    assert can_gate(num_rows, num_columns) == can
+def test_where_gate_and_up_are_one_product_with_their_activation(num_rows, num_columns, width, can):
+    assert can_gate(num_rows, num_columns, width) == can
 
 
 @pytest.mark.gpu
@@ -117,3 +126,7 @@ def test_arguments_are_checked(place):
         skinny_linear(out.double(), x, weight)
     with pytest.raises(KernelArgumentError, match="out has the shape"):
         skinny_silu_mul(out[0], x, weight)
+    with pytest.raises(KernelArgumentError, match="rows of weight must begin at multiples of 16 bytes"):
+        skinny_linear(out, x[:, :88], weight[:, 1:89])
+    with pytest.raises(KernelArgumentError, match="rows of x must begin at multiples of 16 bytes"):
+        skinny_linear(out, torch.empty(4, 97, dtype=x.dtype, device=x.device)[:, :96], weight)

@@ -8,6 +8,9 @@ from torch import Tensor
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
+ROW_ALIGNMENT = 16
+"""Bytes."""
+
 
 class KernelArgumentError(ValueError):
     """Shapes, dtypes or strides do not agree; always a bug of the caller."""
@@ -49,6 +52,15 @@ def check_last_axis(**tensors: Tensor) -> None:
     for name, tensor in tensors.items():
         if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             raise KernelArgumentError(f"{name} must be contiguous on its last axis; strides are {tensor.stride()}")
+
+
+def check_rows_aligned(**tensors: Tensor) -> None:
+    """Raise unless the rows of each matrix begin at multiples of 16 bytes, as tensor descriptors need them."""
+    for name, tensor in tensors.items():
+        if tensor.data_ptr() % ROW_ALIGNMENT or tensor.stride(0) * tensor.itemsize % ROW_ALIGNMENT:
+            raise KernelArgumentError(
+                f"rows of {name} must begin at multiples of {ROW_ALIGNMENT} bytes; strides are {tensor.stride()}"
+            )
 
 
 def check_contiguous(**tensors: Tensor) -> None:

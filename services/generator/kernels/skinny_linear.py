@@ -5,14 +5,22 @@ Semantics:  out[p, t, n] = Σ_k x[t, k] · W[n, k] over the k of part p, and bia
             fp32 sums, rounded once if at all.
 Source:     Stream-K, arXiv:2301.03598, §3.2 (the fixed split); SiLU: arXiv:2002.05202, §2. We differ: a part is not summed with the
             others here but by the kernel that follows, which reads them anyway.
-Tile map:   program (j, p) computes the columns of tile j, all rows, from part p; gated, the gate and up of half as many columns.
+Tile map:   program (j, p) computes the columns of tile j, all rows, from part p; gated, the gate and the up of as many columns.
+Tiles come through tensor descriptors: one instruction each, no registers for addresses, and zeros beyond the edges.
 """
 
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from services.generator.kernels.arguments import check_floats, check_fp32_or_like, check_last_axis, check_shape
+from services.generator.kernels.arguments import (
+    check_floats,
+    check_fp32_or_like,
+    check_last_axis,
+    check_rows_aligned,
+    check_shape,
+)
 from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 MAX_ROWS = 64
@@ -20,6 +28,9 @@ MAX_ROWS = 64
 
 MAX_GATED_ROWS = 128
 """Likewise, with the activation. H200, 2026-11-30."""
+
+VECTOR = 8
+"""Numbers of 16 bits in the 16 bytes at whose multiples rows begin."""
 
 MAX_PARTS = 4
 """Each is written and read once more, in fp32."""
@@ -35,12 +46,13 @@ def num_parts(num_rows: int, num_columns: int, width: int, most: int = MAX_PARTS
     block_n, block_k, *_ = _blocks(num_rows, num_columns)
     num_tiles = -(-num_columns // block_n)
     parts = max(1, min(most, WAVE // num_tiles, width // (2 * block_k)))
-    return parts if num_rows <= MAX_ROWS and _is_enough(parts * num_tiles) else 0
+    return parts if num_rows <= MAX_ROWS and width % VECTOR == 0 and _is_enough(parts * num_tiles) else 0
 
 
-def can_gate(num_rows: int, num_columns: int) -> bool:
-    """Whether a product with the activation, to F columns, is faster than the library's."""
-    return num_rows <= MAX_GATED_ROWS and _is_enough(-(-2 * num_columns // _gated_blocks(num_rows)[0]))
+def can_gate(num_rows: int, num_columns: int, width: int) -> bool:
+    """Whether a product with the activation, from K to F columns, is faster than the library's."""
+    num_tiles = -(-num_columns // _gated_blocks(num_rows, num_columns)[0])
+    return num_rows <= MAX_GATED_ROWS and width % VECTOR == 0 and _is_enough(num_tiles)
 
 
 def skinny_linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -51,7 +63,7 @@ def skinny_linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = 
         x: [T, K] fp16, bf16 or fp32.
         weight: [N, K].
         bias: [N], or None.
-            All but `out` of one dtype, and contiguous on the last axis.
+            All but `out` of one dtype, and contiguous on the last axis; rows of `x` and `weight` begin at multiples of 16 bytes.
     Raises:
         KernelArgumentError: shapes, dtypes or strides do not agree.
     """
@@ -76,20 +88,27 @@ def _launch(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *, is_g
     check_floats(x=x, weight=weight, **({} if bias is None else {"bias": bias}))
     check_fp32_or_like(x, out=out)
     check_last_axis(x=x, weight=weight)
+    check_rows_aligned(x=x, weight=weight)
     check_shape("x", x, None, weight.shape[1])
-    check_shape("weight", weight, out.shape[2] * (2 if is_gated else 1), None)
+    parts, num_rows, num_columns = out.shape
+    check_shape("weight", weight, num_columns * (2 if is_gated else 1), None)
     if bias is not None:
         check_shape("bias", bias, len(weight))
-    num_rows, width = x.shape
-    block_n, block_k, num_warps, num_stages = _gated_blocks(num_rows) if is_gated else _blocks(num_rows, out.shape[2])
-    part = triton.cdiv(triton.cdiv(width, len(out)), block_k) * block_k
-    _skinny_linear_kernel[(triton.cdiv(len(weight), block_n), len(out))](
-        out, x, weight, x if bias is None else bias, num_rows, out.shape[2], width, part,
-        x.stride(0), weight.stride(0), out.stride(0), out.stride(1),
-        IS_GATED=is_gated, HAS_BIAS=bias is not None, IS_WHOLE=width == part * len(out),
-        BLOCK_M=max(16, triton.next_power_of_2(num_rows)), BLOCK_N=block_n, BLOCK_K=block_k,
+    blocks = (_gated_blocks if is_gated else _blocks)(num_rows, num_columns)
+    block_n, block_k, num_warps, num_stages = blocks
+    block_k = block_k * 2 // x.itemsize  # as many bytes, whatever the dtype
+    block_m = max(16, triton.next_power_of_2(num_rows))
+    part = triton.cdiv(triton.cdiv(x.shape[1], parts), block_k) * block_k
+    _skinny_linear_kernel[(triton.cdiv(num_columns, block_n), parts)](
+        out, _tiles(x, block_m, block_k), _tiles(weight, block_n, block_k), x if bias is None else bias,
+        num_rows, num_columns, part, out.stride(0), out.stride(1),
+        IS_GATED=is_gated, HAS_BIAS=bias is not None, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
         num_warps=num_warps, num_stages=num_stages, **overlap_options(x),
     )  # fmt: skip
+
+
+def _tiles(matrix: Tensor, *block: int) -> TensorDescriptor:
+    return TensorDescriptor(matrix, [*matrix.shape], [*matrix.stride()], [*block])
 
 
 def _is_enough(num_programs: int) -> bool:
@@ -104,63 +123,55 @@ def _share(num_programs: int) -> float:
 def _blocks(num_rows: int, num_columns: int) -> tuple[int, int, int, int]:
     blocks = next(blocks for limit, blocks in BLOCKS if num_rows <= limit)
     num_tiles = -(-num_columns // blocks[0])
-    is_one_wave = num_tiles <= WAVE and _share(WAVE // num_tiles * num_tiles) >= FULL
-    return WIDE_BLOCKS if num_rows > WIDE_ROWS and not is_one_wave else blocks
+    if num_tiles > WAVE:
+        return WIDE_BLOCKS if num_rows > MANY_TILES_ROWS else blocks
+    is_full = _share(WAVE // num_tiles * num_tiles) >= FULL
+    return WIDE_BLOCKS if num_rows > FEW_TILES_ROWS and not is_full else blocks
 
 
-def _gated_blocks(num_rows: int) -> tuple[int, int, int, int]:
-    return next(blocks for limit, blocks in GATED_BLOCKS if num_rows <= limit)
+def _gated_blocks(num_rows: int, num_columns: int) -> tuple[int, int, int, int]:
+    wide, narrow = next(blocks for limit, blocks in GATED_BLOCKS if num_rows <= limit)
+    return wide if _is_enough(-(-num_columns // wide[0])) else narrow
 
 
 @triton.jit(do_not_specialize=["num_rows", "stride_outp"])
 def _skinny_linear_kernel(
-    out_ptr, x_ptr, weight_ptr, bias_ptr, num_rows, num_columns, width, part,
-    stride_xt, stride_weightn, stride_outp, stride_outt,
-    IS_GATED: tl.constexpr, HAS_BIAS: tl.constexpr, IS_WHOLE: tl.constexpr,
+    out_ptr, x_desc, weight_desc, bias_ptr, num_rows, num_columns, part, stride_outp, stride_outt,
+    IS_GATED: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     let_next_begin(OVERLAPS)
     # --- which tile is mine ---
-    tile = tl.program_id(0)
+    first_n = tl.program_id(0) * BLOCK_N
     first_k = tl.program_id(1) * part
-    offs_n = tl.arange(0, BLOCK_N)
-    if IS_GATED:  # the gate of some columns, and below it the up of the same
-        HALF: tl.constexpr = BLOCK_N // 2
-        columns = tile * HALF + tl.arange(0, HALF)
-        rows_n = tl.minimum(tile * HALF + offs_n % HALF, num_columns - 1) + offs_n // HALF * num_columns
-    else:
-        columns = tile * BLOCK_N + offs_n
-        rows_n = tl.minimum(columns, num_columns - 1)
     offs_m = tl.arange(0, BLOCK_M)
-    mask_m = offs_m < num_rows
-    offs_k = first_k + tl.arange(0, BLOCK_K)
-    weight_tile_ptr = weight_ptr + rows_n.to(tl.int64)[:, None] * stride_weightn + offs_k[None, :]
-    x_tile_ptr = x_ptr + offs_m[None, :] * stride_xt + offs_k[:, None]
+    columns = first_n + tl.arange(0, BLOCK_N)
+    mask_n = columns < num_columns
     wait_for_inputs(OVERLAPS)
     # --- compute (fp32) ---
     # The long side of the product is the weight's, which is why this is (W xᵀ)ᵀ.
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    for k in range(0, part, BLOCK_K):
-        if IS_WHOLE:
-            weight = tl.load(weight_tile_ptr + k)
-            x = tl.load(x_tile_ptr + k, mask=mask_m[None, :], other=0.0)
-        else:
-            mask_k = offs_k + k < width
-            weight = tl.load(weight_tile_ptr + k, mask=mask_k[None, :], other=0.0)
-            x = tl.load(x_tile_ptr + k, mask=mask_k[:, None] & mask_m[None, :], other=0.0)
+    up = acc
+    for k in range(first_k, first_k + part, BLOCK_K):
+        weight = weight_desc.load([first_n, k])
+        if IS_GATED:
+            up_weight = weight_desc.load([num_columns + first_n, k])
+        x = x_desc.load([0, k]).T
         acc = tl.dot(weight, x, acc, input_precision="ieee")
+        if IS_GATED:
+            up = tl.dot(up_weight, x, up, input_precision="ieee")
     if HAS_BIAS:
-        bias = tl.load(bias_ptr + rows_n).to(tl.float32)
+        bias = tl.load(bias_ptr + columns, mask=mask_n, other=0.0).to(tl.float32)
         acc += tl.where(tl.program_id(1) == 0, bias, 0.0)[:, None]
     if IS_GATED:
-        gate, up = tl.split(tl.permute(tl.reshape(acc, [2, HALF, BLOCK_M]), [1, 2, 0]))
-        acc = gate / (1.0 + tl.exp(-gate)) * up
+        if HAS_BIAS:
+            up += tl.load(bias_ptr + num_columns + columns, mask=mask_n, other=0.0).to(tl.float32)[:, None]
+        acc = acc / (1.0 + tl.exp(-acc)) * up
     # --- store ---
-    out_tile_ptr = (
-        out_ptr + tl.program_id(1).to(tl.int64) * stride_outp + offs_m[None, :] * stride_outt + columns[:, None]
-    )
-    tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=mask_m[None, :] & (columns < num_columns)[:, None])
+    out_part_ptr = out_ptr + tl.program_id(1).to(tl.int64) * stride_outp
+    out_tile_ptr = out_part_ptr + offs_m[None, :] * stride_outt + columns[:, None]
+    tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=mask_n[:, None] & (offs_m < num_rows)[None, :])
 
 
 WAVE = 132
@@ -169,11 +180,16 @@ WAVE = 132
 FULL, ENOUGH = 0.75, 0.5
 """Share of the places of all waves that programs must take; of a single wave half is enough. H200, 2026-11-30."""
 
-BLOCKS = ((16, (64, 128, 4, 6)), (32, (64, 128, 4, 5)), (1 << 30, (64, 128, 4, 4)))
-"""(up to so many rows, (BLOCK_N, BLOCK_K, warps, stages)). H200, 2026-11-30."""
+BLOCKS = ((16, (64, 128, 4, 6)), (1 << 30, (64, 128, 4, 5)))
+"""(up to so many rows, (BLOCK_N, BLOCK_K in numbers of 16 bits, warps, stages)). H200, 2026-11-30."""
 
-WIDE_ROWS, WIDE_BLOCKS = 32, (128, 64, 8, 5)
-"""Beyond so many rows, where tiles of BLOCKS are too many for one wave and parts cannot fill it. H200, 2026-11-30."""
+WIDE_BLOCKS = (128, 64, 8, 5)
+MANY_TILES_ROWS, FEW_TILES_ROWS = 16, 32
+"""Beyond so many rows WIDE_BLOCKS: where tiles of BLOCKS are too many for a wave, where parts do not
+fill one. H200, 2026-11-30."""
 
-GATED_BLOCKS = ((32, (64, 128, 4, 4)), (1 << 30, (128, 64, 8, 5)))
-"""Likewise, of the product with the activation. H200, 2026-11-30."""
+GATED_BLOCKS = (
+    (32, ((64, 128, 4, 4), (64, 128, 4, 4))),
+    (1 << 30, ((128, 64, 8, 4), (64, 64, 4, 5))),
+)
+"""Likewise, of the product with the activation: wide tiles, and narrow ones for where those are too few. H200, 2026-11-30."""
