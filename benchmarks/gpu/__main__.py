@@ -5,13 +5,15 @@ Needs a CUDA device with 80 GB and the packages of the generator. `--rows` is a 
 """
 
 import contextlib
+import random
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from benchmarks.gpu.check import num_wrong
+from benchmarks.gpu.check import PlainModel
 from benchmarks.gpu.decode import GREEDY, NUM_STEPS, Prompts, Workload, in_turn
 from benchmarks.gpu.model import CONFIG, TINY
 from benchmarks.gpu.results import Results, Steps, parser_of
@@ -19,13 +21,9 @@ from benchmarks.gpu.rows import BANKS, PREFILL_LEN, Bank
 from benchmarks.gpu.start import scratch_folder, write_bank
 from benchmarks.gpu.timing import Parts
 from services.generator.llm import LLM
-from shared.modeling.config import read_decoder_config
-from shared.modeling.decoder_loader import make_random_decoder
-from shared.modeling.device import choose_device
-from shared.settings.model_folder import read_json
 
-NUM_CHECKED, CHECKED_LEN = 16, 33
-"""Rows of 64 decoded together whose tokens are checked, and how many of each."""
+NUM_CHECKED, DECODED_LEN, PREFILLED_LEN = 8, 33, 3
+"""Sequences of each row whose tokens are checked, and how many of each: of a decode row, of a row of prompts."""
 
 
 def main() -> None:
@@ -52,7 +50,7 @@ def _run(results: Results, parts: Parts, bank: Bank, folder: Path, *, is_tiny: b
         start_s = time.perf_counter() - began
         workload = Workload(llm, config["vocab_size"])
         with parts.part("checks"):
-            _check(llm, workload.prompts(64), bank, folder)
+            _check(results, bank, llm, workload, folder)
         results.add(bank.start, [start_s])
         with parts.part("rows"):
             _time(results, bank, llm, workload, num_steps=4 if is_tiny else NUM_STEPS)
@@ -71,20 +69,28 @@ def _time(results: Results, bank: Bank, llm: LLM, workload: Workload, *, num_ste
         results.measure(prefill.name, time_prefill, launches, **compared)
 
 
-def _check(llm: LLM, prompts: Prompts, bank: Bank, folder: Path) -> None:
-    """Stop where the answers of 64 rows decoded together are not those of a plain forward pass of each alone."""
-    names = in_turn(list(bank.ranks), len(prompts))
-    answers = llm.generate(prompts, {"max_tokens": CHECKED_LEN, **GREEDY}, lora=names)
-    outputs = [answer.choices[0].token_ids for answer in answers]
-    folders = [None if name is None else folder / name for name in names]
-    model, every = folder / "model", slice(None, None, len(prompts) // NUM_CHECKED)
-    config = read_decoder_config(read_json(model / "config.json"))
-    weights = make_random_decoder(config, torch.bfloat16, choose_device("auto"))
-    wrong = num_wrong(model, weights, prompts[every], outputs[every], folders[every], scale=2.0)
-    del weights
+def _check(results: Results, bank: Bank, llm: LLM, workload: Workload, folder: Path) -> None:
+    """Stop where answers are not those of a plain forward pass of each sequence alone; in the mixes of the rows that are wanted."""
+    plain = PlainModel(folder, scale=2.0)
+    for row in filter(lambda row: results.wants(row.name), bank.decodes):
+        _check_row(row.name, llm, plain, workload.prompts(row.num_rows), row.adapters, DECODED_LEN)
+    for row in filter(lambda row: results.wants(row.name), bank.prefills):
+        prompts = workload.prompts(row.num_prompts, PREFILL_LEN)
+        _check_row(row.name, llm, plain, prompts, row.adapters, PREFILLED_LEN)
+    del plain
     torch.cuda.empty_cache()
-    total = sum(len(output) for output in outputs[every])
-    print(f"checked: {total - wrong} of {total} greedy tokens are those of a plain forward pass", flush=True)
+
+
+def _check_row(
+    name: str, llm: LLM, plain: PlainModel, prompts: Prompts, adapters: Sequence[str], num_tokens: int
+) -> None:
+    names = in_turn(adapters, len(prompts))
+    answers = llm.generate(prompts, {"max_tokens": num_tokens, **GREEDY}, lora=names)
+    outputs = [answer.choices[0].token_ids for answer in answers]
+    some = random.sample(range(len(prompts)), min(NUM_CHECKED, len(prompts)))
+    wrong = sum(plain.num_wrong(prompts[index], outputs[index], names[index]) for index in some)
+    total = num_tokens * len(some)
+    print(f"{name:52} {total - wrong} of {total} greedy tokens are those of a plain forward pass", flush=True)
     if wrong > total // 100:
         raise SystemExit("the numbers are wrong; the times mean nothing")
 

@@ -10,7 +10,9 @@ from torch.nn import functional
 
 from services.generator.adapters.modules import group_shapes
 from shared.modeling.config import DecoderConfig, read_decoder_config
-from shared.modeling.decoder import DecoderLayer, DecoderOps, DecoderWeights, Linear, decoder_forward, norm_heads
+from shared.modeling.decoder import DecoderLayer, DecoderOps, Linear, decoder_forward, norm_heads
+from shared.modeling.decoder_loader import make_random_decoder
+from shared.modeling.device import choose_device
 from shared.modeling.rope import apply_rope, rope_table
 from shared.settings.model_folder import read_json
 
@@ -56,20 +58,33 @@ class PlainOps(DecoderOps):
         return out[0].transpose(0, 1).flatten(1)
 
 
-@torch.inference_mode()
-def num_wrong(
-    model: Path, weights: DecoderWeights, prompts: Sequence[list[int]], outputs: Sequence[list[int]],
-    adapters: Sequence[Path | None], scale: float,
-) -> int:  # fmt: skip
-    """Tokens that greedy decoding would not have chosen."""
-    config = read_decoder_config(read_json(model / "config.json"))
-    device, wrong = weights.embedding.device, 0
-    for prompt, output, adapter in zip(prompts, outputs, adapters, strict=True):
-        ids = torch.tensor(prompt + output[:-1], device=device)
-        rotary = rope_table(config.rope, len(ids), weights.embedding.dtype, device)
-        tensors = None if adapter is None else load_file(adapter / "adapter_model.safetensors", device=str(device))
-        hidden = decoder_forward(weights, config, PlainOps(config, rotary, tensors, scale), ids)
+class PlainModel:
+    """The model of a benchmark's folder once more; beside it stand the folders of its adapters, by their names.
+
+    Args:
+        scale: of all adapters.
+    """
+
+    def __init__(self, folder: Path, scale: float) -> None:
+        self._folder = folder
+        self._scale = scale
+        self._config = read_decoder_config(read_json(folder / "model" / "config.json"))
+        self._weights = make_random_decoder(self._config, torch.bfloat16, choose_device("auto"))
+
+    @torch.inference_mode()
+    def num_wrong(self, prompt: Sequence[int], output: Sequence[int], adapter: str | None) -> int:
+        """Tokens that greedy decoding would not have chosen."""
+        weights, device = self._weights, self._weights.embedding.device
+        ids = torch.tensor([*prompt, *output[:-1]], device=device)
+        rotary = rope_table(self._config.rope, len(ids), weights.embedding.dtype, device)
+        ops = PlainOps(self._config, rotary, self._tensors(adapter), self._scale)
+        hidden = decoder_forward(weights, self._config, ops, ids)
         logits = functional.linear(hidden[len(prompt) - 1 :], weights.head).float()
         chosen = logits.gather(1, torch.tensor(output, device=device)[:, None])[:, 0]
-        wrong += int((logits.amax(dim=1) - chosen > NEAR * logits.std(dim=1)).sum())
-    return wrong
+        return int((logits.amax(dim=1) - chosen > NEAR * logits.std(dim=1)).sum())
+
+    def _tensors(self, adapter: str | None) -> dict[str, Tensor] | None:
+        if adapter is None:
+            return None
+        file = self._folder / adapter / "adapter_model.safetensors"
+        return load_file(file, device=str(self._weights.embedding.device))

@@ -3,13 +3,16 @@
 import dataclasses
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from services.generator.kernels import skinny_linear as skinny
+from services.generator.kernels.lora_segments import SegmentLayout
 from services.generator.layers.adapter_group import AdapterGroup
+from services.generator.layers.forward_batch import AdapterRows
 from services.generator.layers.triton_kernels import TritonKernels
 from shared.modeling.decoder import Linear, Norm
 from tests.kernels.tolerances import assert_close
@@ -90,7 +93,7 @@ def test_projection_and_norm(num_rows, has_adapters, num_joined, launches):
 @pytest.mark.parametrize(("has_adapters", "num_joined"), WAYS)
 @pytest.mark.parametrize("num_rows", [1, 16, 33, 64])
 def test_gate_and_up(num_rows, has_adapters, num_joined, launches):
-    linear, group = make_group(2, 4096 if num_rows <= 32 else 8192)
+    linear, group = make_group(2, 8192)
     x = random(num_rows, WIDTH)
     slots = torch.randint(-1, SLOTS, (num_rows,), dtype=torch.int32, device="cuda")
     rows = dataclasses.replace(KERNELS.rows_by_adapter(slots), num_joined=num_joined)
@@ -98,3 +101,30 @@ def test_gate_and_up(num_rows, has_adapters, num_joined, launches):
     used = (group, rows) if has_adapters else (None, None)
     assert_close(KERNELS.gate(linear, x, *used), (functional.silu(gate) * up).float(), slack=4)
     assert launches == ["skinny_linear" if has_adapters else "skinny_silu_mul"]
+
+
+@pytest.mark.parametrize("chunk_size", [1, 16])
+def test_layers_of_a_graph_follow_one_another(chunk_size):
+    """Each kernel begins while the one before it ends, on memory that the layer before used for the same."""
+    linear, group = make_group(1, 4096)
+    num_rows, layout = 64, SegmentLayout(64, SLOTS, chunk_size)
+    slots = np.sort(np.arange(num_rows) % (SLOTS + 1) - 1).astype(np.int32)
+    segments = layout.split(torch.from_numpy(layout.pack(slots)).cuda())
+    rows, norm = AdapterRows(segments, chunk_size, SLOTS, []), Norm(random(4096), EPS)
+    layers = [(random(num_rows, WIDTH), random(num_rows, 4096)) for _ in range(12)]
+
+    def step() -> list[Tensor]:
+        return [KERNELS.project_norm(linear, x, residual.clone(), norm, group, rows)[0] for x, residual in layers]
+
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        sums = step()
+    for _ in range(3):
+        for x, _ in layers:
+            x.normal_()
+        graph.replay()
+        for (x, residual), summed in zip(layers, sums, strict=True):
+            total = residual.double() + exact(linear, group, x, segments.row_slots)
+            assert_close(summed, total.float(), slack=2)
