@@ -26,6 +26,12 @@ def check_shape(name: str, tensor: Tensor, *shape: int | None) -> None:
         raise KernelArgumentError(f"{name} has the shape {list(tensor.shape)}; it must be [{wanted}]")
 
 
+def check_at_most(what: str, count: int, most: int) -> None:
+    """Raise where there are more than a kernel is made for."""
+    if count > most:
+        raise KernelArgumentError(f"{what}: {count}; at most {most} are allowed")
+
+
 def check_floats(**tensors: Tensor) -> None:
     """Raise unless all tensors have one dtype, and one that the kernels know."""
     dtypes = {name: tensor.dtype for name, tensor in tensors.items()}

@@ -15,6 +15,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from services.generator.kernels.arguments import (
+    check_at_most,
     check_floats,
     check_fp32_or_like,
     check_last_axis,
@@ -24,7 +25,7 @@ from services.generator.kernels.arguments import (
 from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 MAX_ROWS = 64
-"""Rows up to which this is faster than the library's product. H200, 2026-11-30."""
+"""Rows up to which this is faster than the library's product, and its tiles fit into shared memory. H200, 2026-11-30."""
 
 MAX_GATED_ROWS = 128
 """Likewise, with the activation. H200, 2026-11-30."""
@@ -60,7 +61,7 @@ def skinny_linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = 
 
     Args:
         out: [parts, T, N] contiguous; fp32, or in the dtype of `x`. Mutated.
-        x: [T, K] fp16, bf16 or fp32.
+        x: [T, K] fp16, bf16 or fp32, T up to MAX_ROWS.
         weight: [N, K].
         bias: [N], or None.
             All but `out` of one dtype, and contiguous on the last axis; rows of `x` and `weight` begin at multiples of 16 bytes.
@@ -68,6 +69,7 @@ def skinny_linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = 
         KernelArgumentError: shapes, dtypes or strides do not agree.
     """
     check_shape("out", out, None, len(x), len(weight))
+    check_at_most("rows of x", len(x), MAX_ROWS)
     _launch(out, x, weight, bias, is_gated=False)
 
 
@@ -76,11 +78,12 @@ def skinny_silu_mul(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None 
 
     Args:
         out: [T, F] contiguous, in the dtype of `x`. Mutated.
-        x: [T, K], weight: [2 F, K], bias: [2 F] or None, gate and up one below the other; likewise.
+        x: [T, K], T up to MAX_GATED_ROWS, weight: [2 F, K], bias: [2 F] or None, gate and up one below the other; likewise.
     Raises:
         KernelArgumentError: shapes, dtypes or strides do not agree.
     """
     check_shape("out", out, len(x), len(weight) // 2)
+    check_at_most("rows of x", len(x), MAX_GATED_ROWS)
     _launch(out[None], x, weight, bias, is_gated=True)
 
 
