@@ -118,7 +118,7 @@ def test_a_grammar_restricts_what_the_other_changes_leave_and_touches_no_other_r
     features = union(s.features for s in sequences)
     sampler = Sampler(80, VOCAB, DEVICE)  # the one above has noted what it chose
     sampler.begin_rows(row_states(sequences, np.arange(4, dtype=np.int32), VOCAB))
-    tokens = sampler(logits, features, torch.arange(4), torch.full((4,), 3), bit_masks(allowed)).tolist()
+    tokens = sampler(logits, features, torch.arange(4), torch.full((4,), 3), masks=bit_masks(allowed)).tolist()
     assert [tokens[0], tokens[2]] == [int(without[0]), int(without[2])]
     wanted = expected_logits(sequences[1].request.sampling, [1, 2], [3], logits[1])
     best = max(wanted[token] for token in allowed[1])
@@ -134,8 +134,10 @@ def test_drawn_tokens_of_a_free_row_do_not_depend_on_grammars_beside_it():
     _, sampler = choose([make_sequence(params, [1])] * 2, logits)
     for position in range(50):
         positions = torch.full((2,), position)
-        free = sampler(logits, features, rows, positions)
-        masked = sampler(logits, features, rows, positions, bit_masks([range(VOCAB), [7, 9]]))
+        uniforms = torch.from_numpy(sampler.uniforms(rows.numpy(), positions.numpy()))
+        free = sampler(logits, features, rows, positions, uniforms=uniforms)
+        masks = bit_masks([range(VOCAB), [7, 9]])
+        masked = sampler(logits, features, rows, positions, uniforms=uniforms, masks=masks)
         assert int(masked[0]) == int(free[0])
         assert int(masked[1]) in (7, 9)
 
@@ -222,7 +224,8 @@ def test_the_number_of_operations_does_not_depend_on_the_number_of_rows():
         rows, positions = torch.arange(num_rows), torch.full((num_rows,), 4)
         with CountOperations() as counter:
             masks = torch.full((num_rows, -(-VOCAB // 32)), -1, dtype=torch.int32)
-            tokens = sampler(logits, features_of(params), rows, positions, masks)
+            uniforms = torch.from_numpy(sampler.uniforms(rows.numpy(), positions.numpy()))
+            tokens = sampler(logits, features_of(params), rows, positions, uniforms=uniforms, masks=masks)
             logprobs_of(logits, tokens, 3)
         counts.append(counter.count)
     assert len(set(counts)) == 1

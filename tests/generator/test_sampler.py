@@ -8,9 +8,14 @@ from services.generator.runner.random import philox, uniform
 from services.generator.runner.sampler import draw, filter_top, sample
 
 
+def uniforms(seeds, positions):
+    """On the device."""
+    return torch.from_numpy(uniform(seeds, positions))
+
+
 def test_philox_known_answer():
     # First word of the Random123 known-answer test for Philox4x32-10 with zero key and counter.
-    assert philox(torch.tensor([0]), torch.tensor([0])).tolist() == [0x6627E8D5]
+    assert philox([0], [0]).tolist() == [0x6627E8D5]
 
 
 def test_philox_against_a_plain_integer_implementation():
@@ -25,16 +30,16 @@ def test_philox_against_a_plain_integer_implementation():
     seeds = [0, 1, -1, 2**62 + 12345, -(2**63), 2**63 - 1]
     counters = [0, 1, 2, 4095, 131071, 2**31]
     pairs = [(s, c) for s in seeds for c in counters]
-    ours = philox(torch.tensor([s for s, _ in pairs]), torch.tensor([c for _, c in pairs]))
+    ours = philox([s for s, _ in pairs], [c for _, c in pairs])
     assert ours.tolist() == [plain(s % 2**64, c) for s, c in pairs]
 
 
 def test_uniform_is_uniform_over_positions_and_over_seeds():
     n = 20_000
-    for draws in (uniform(torch.full((n,), 7), torch.arange(n)), uniform(torch.arange(n), torch.full((n,), 7))):
+    for draws in (uniform(np.full(n, 7), np.arange(n)), uniform(np.arange(n), np.full(n, 7))):
         assert draws.min() >= 0
         assert draws.max() < 1
-        counts = np.histogram(draws.numpy(), bins=20, range=(0, 1))[0]
+        counts = np.histogram(draws, bins=20, range=(0, 1))[0]
         chi_square = ((counts - n / 20) ** 2 / (n / 20)).sum()
         assert chi_square < 43.8  # 99.9 % quantile at 19 degrees of freedom
 
@@ -71,7 +76,7 @@ def test_filters_against_brute_force(seed):
 def test_draws_follow_the_distribution():
     probs = torch.tensor([0.5, 0.0, 0.3, 0.2])
     n = 20_000
-    drawn = draw(probs.expand(n, 4), torch.full((n,), 3), torch.arange(n))
+    drawn = draw(probs.expand(n, 4), uniforms(np.full(n, 3), np.arange(n)))
     counts = torch.bincount(drawn, minlength=4).double()
     assert counts[1] == 0
     expected = probs.double() * n
@@ -85,9 +90,9 @@ def test_a_draw_depends_on_seed_and_position_only():
 
     def one(row_logits, row):
         count = len(row_logits)
-        seeds, positions = torch.arange(count), torch.full((count,), 5)
+        seeds, positions = np.arange(count), np.full(count, 5)
         seeds[row], positions[row] = 42, 17
-        return sample(row_logits, torch.full((count,), 0.9), None, seeds, positions)[row].item()
+        return sample(row_logits, torch.full((count,), 0.9), None, uniforms(seeds, positions))[row].item()
 
     alone = one(logits, 0)
     assert one(torch.cat([others, logits]), 7) == alone
@@ -97,9 +102,7 @@ def test_a_draw_depends_on_seed_and_position_only():
 def test_rows_at_temperature_zero_are_greedy_among_others():
     logits = torch.tensor([[0.0, 4.0, 4.0], [0.0, 4.0, 4.0]])
     temperature = torch.tensor([0.0, 1.0])
-    drawn = {
-        tuple(sample(logits, temperature, None, torch.tensor([0, s]), torch.tensor([9, 9])).tolist()) for s in range(64)
-    }
+    drawn = {tuple(sample(logits, temperature, None, uniforms([0, s], [9, 9])).tolist()) for s in range(64)}
     assert {first for first, _ in drawn} == {1}
     assert {second for _, second in drawn} >= {1, 2}
 
@@ -107,7 +110,5 @@ def test_rows_at_temperature_zero_are_greedy_among_others():
 def test_extreme_logits_give_no_nan():
     logits = torch.tensor([[1e30, -1e30, 0.0], [float("-inf"), 0.0, float("-inf")]])
     filters = (torch.tensor([2, 2]), torch.tensor([0.9, 0.9]), torch.tensor([0.0, 0.1]))
-    assert sample(logits, torch.tensor([1e-5, 2.0]), filters, torch.tensor([1, 2]), torch.tensor([0, 0])).tolist() == [
-        0,
-        1,
-    ]
+    drawn = sample(logits, torch.tensor([1e-5, 2.0]), filters, uniforms([1, 2], [0, 0]))
+    assert drawn.tolist() == [0, 1]

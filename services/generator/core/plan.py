@@ -35,7 +35,7 @@ NUM_AXES = 3
 
 
 ROW_FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-ROW_INTEGERS = ("top_k", "seed", "min_position", "num_stop_ids")
+ROW_INTEGERS = ("top_k", "min_position", "num_stop_ids")
 """What `RowStates` has one of for each row, in the order of `floats` and of `integers`."""
 
 
@@ -48,7 +48,8 @@ class RowStates:
     Attributes:
         rows: [A] the rows concerned.
         floats: [6, A] see ROW_FLOATS and `SamplingParams`.
-        integers: [4, A] see ROW_INTEGERS; `min_position` is the first at which a stop id may be chosen.
+        seeds: [A] of the draws; the host alone needs them.
+        integers: [3, A] see ROW_INTEGERS; `min_position` is the first at which a stop id may be chosen.
         bias_ids, bias_values: [A, Kb].
         stop_ids: [A, Ks] of rows with `min_tokens`, which alone have a use for them.
         bad_prefixes, bad_lasts: [A, M, R] and [A, M]; ANY_TOKEN matches everything, a last id of ANY_TOKEN is no word.
@@ -59,6 +60,7 @@ class RowStates:
 
     rows: IntArray
     floats: FloatArray
+    seeds: LongArray
     integers: LongArray
     bias_ids: IntArray
     bias_values: FloatArray
@@ -196,6 +198,16 @@ class StepPlan:
     def num_tokens(self) -> int:
         """Tokens in the step, over all rows."""
         return len(self.token_ids)
+
+    @property
+    def sampled_rows(self) -> IntArray:
+        """[N] state row of each sequence that samples."""
+        return self.rows[self.sampled]
+
+    @property
+    def sampled_positions(self) -> IntArray:
+        """[N] of the tokens that they sample."""
+        return (self.num_computed_tokens + self.num_new_tokens)[self.sampled]
 
     @property
     def is_decode(self) -> bool:

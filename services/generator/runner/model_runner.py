@@ -170,7 +170,8 @@ class ModelRunner:
         features = features_of(
             SamplingParams(max_tokens=1, temperature=1.0, top_p=0.5, presence_penalty=1.0, logprobs=1)
         )
-        self._sampler(outputs.logits, features, torch.zeros_like(outputs.rows).long(), outputs.positions)
+        rows = torch.zeros_like(outputs.rows).long()
+        self._sampler(outputs.logits, features, rows, outputs.positions, uniforms=rows.double())
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> LaunchedStep:
@@ -198,14 +199,15 @@ class ModelRunner:
         Args:
             masks: [N, ceil(V / 32)] bit masks of the ids that each row may choose, or None where no row is restricted so.
         """
-        features, logits = step.plan.features, step.outputs.logits
+        plan, features, logits = step.plan, step.plan.features, step.outputs.logits
         rows, positions = step.outputs.rows.long(), step.outputs.positions.long() + 1
-        on_device = None if masks is None else to_device(masks, logits.device)
-        token_ids = self._sampler(logits, features, rows, positions, on_device)
+        drawn = None if features.is_greedy else self._sampler.uniforms(plan.sampled_rows, plan.sampled_positions)
+        uniforms, on_device = (None if array is None else to_device(array, logits.device) for array in (drawn, masks))
+        token_ids = self._sampler(logits, features, rows, positions, uniforms=uniforms, masks=on_device)
         self._tables.last_token[rows] = token_ids
         num_top = features.num_logprobs
         logprobs = None if num_top is None else logprobs_of(logits, token_ids, num_top)
-        return SampledStep(step.plan.step_id, token_ids, logprobs, step.prompt_logprobs)
+        return SampledStep(plan.step_id, token_ids, logprobs, step.prompt_logprobs)
 
     def check_device(self) -> None:
         """Raise where the device takes no work any more: after most errors of a GPU every further call fails too."""

@@ -6,10 +6,12 @@ Called by the ModelRunner after the forward pass. A draw depends on (seed, posit
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from services.generator.core.plan import LogprobArrays, RowStates, SamplingFeatures
+from services.generator.core.plan import IntArray, LogprobArrays, RowStates, SamplingFeatures
 from services.generator.kernels.reference.argmax import argmax
 from services.generator.runner.logits import add_bias, add_penalties, mask_allowed, mask_bad_words, mask_early_stops
 from services.generator.runner.random import uniform
@@ -44,14 +46,27 @@ class Sampler:
         self, max_num_seqs: int, vocab_size: int, device: torch.device, argmax: Callable[[Tensor], Tensor] = argmax
     ) -> None:
         self._argmax = argmax
+        self._seeds = np.zeros(max_num_seqs, np.int64)
         self._tables = SamplingTables(max_num_seqs, vocab_size, device)
 
     def begin_rows(self, new: RowStates) -> None:
         """Take the parameters of rows that begin."""
+        self._seeds[new.rows] = new.seeds
         self._tables.apply(new)
 
+    def uniforms(self, rows: IntArray, positions: IntArray) -> NDArray[np.float64]:
+        """[N] in [0, 1), what each row draws its token at that position with; on the host."""
+        return uniform(self._seeds[rows], positions)
+
     def __call__(
-        self, logits: Tensor, features: SamplingFeatures, rows: Tensor, positions: Tensor, masks: Tensor | None = None
+        self,
+        logits: Tensor,
+        features: SamplingFeatures,
+        rows: Tensor,
+        positions: Tensor,
+        *,
+        uniforms: Tensor | None = None,
+        masks: Tensor | None = None,
     ) -> Tensor:
         """One token for each row.
 
@@ -60,12 +75,13 @@ class Sampler:
             features: what the rows need, their union.
             rows: [N] int64, state row of each.
             positions: [N] int64, of the tokens to choose.
+            uniforms: [N] fp64, see the method; None where all rows are greedy.
             masks: [N, ceil(V / 32)] int32, the ids that grammars allow; None where no row has one.
         Returns:
             [N] int64.
         """
         tables = self._tables
-        if not features.is_greedy or features.changes_logits or masks is not None:
+        if uniforms is not None or features.changes_logits or masks is not None:
             logits = logits.float()
         if masks is not None:
             logits = mask_allowed(logits, masks)  # before the rest, so that the way out below leads to no other id
@@ -74,11 +90,11 @@ class Sampler:
             # Where the constraints of a request leave nothing, the model's own choice is better than token 0.
             has_any = (changed > float("-inf")).any(dim=-1, keepdim=True)
             logits = torch.where(has_any, changed, logits)
-        if features.is_greedy:
+        if uniforms is None:
             token_ids = self._argmax(logits)
         else:
             filters = (tables.top_k[rows], tables.top_p[rows], tables.min_p[rows]) if features.has_filters else None
-            token_ids = sample(logits, tables.temperature[rows], filters, tables.seed[rows], positions)
+            token_ids = sample(logits, tables.temperature[rows], filters, uniforms)
         if features.has_penalties:
             tables.note_sampled(rows, token_ids)
         if features.has_bad_words:
@@ -137,18 +153,17 @@ def filter_top(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Te
     return torch.zeros_like(probs).scatter_(-1, ids, kept)
 
 
-def draw(probs: Tensor, seed: Tensor, position: Tensor) -> Tensor:
+def draw(probs: Tensor, uniforms: Tensor) -> Tensor:
     """One token per row by inverting the cumulative distribution in order of ids.
 
     Args:
         probs: [N, V], not necessarily normalised.
-        seed: [N] int64.
-        position: [N] int64, of the token that is drawn.
+        uniforms: [N] fp64 in [0, 1).
     Returns:
         [N] int64.
     """
     cumulative = probs.cumsum(dim=-1, dtype=torch.float64)
-    target = uniform(seed, position)[:, None] * cumulative[:, -1:]
+    target = uniforms[:, None] * cumulative[:, -1:]
     drawn = (cumulative <= target).sum(dim=-1)
     # Rounding may carry the target to the very end: the last token with any probability is meant then.
     ids = torch.arange(probs.shape[-1], device=probs.device)
@@ -157,7 +172,7 @@ def draw(probs: Tensor, seed: Tensor, position: Tensor) -> Tensor:
 
 
 def sample(
-    logits: Tensor, temperature: Tensor, filters: tuple[Tensor, Tensor, Tensor] | None, seed: Tensor, position: Tensor
+    logits: Tensor, temperature: Tensor, filters: tuple[Tensor, Tensor, Tensor] | None, uniforms: Tensor
 ) -> Tensor:
     """Tokens by temperature: rows at 0 take the likeliest, the others draw.
 
@@ -165,6 +180,7 @@ def sample(
         logits: [N, V] fp32.
         temperature: [N] fp32.
         filters: (top_k [N], top_p [N], min_p [N]), or None where no row uses them.
+        uniforms: [N] fp64 in [0, 1), what each row draws with.
     Returns:
         [N] int64.
     """
@@ -172,4 +188,4 @@ def sample(
     probs = torch.softmax(logits / torch.where(is_greedy, 1.0, temperature)[:, None], dim=-1)
     if filters is not None:
         probs = filter_top(probs, *filters)
-    return torch.where(is_greedy, argmax(logits), draw(probs, seed, position))
+    return torch.where(is_greedy, argmax(logits), draw(probs, uniforms))

@@ -16,7 +16,7 @@ FILLERS = {"bias_ids": 0, "bias_values": 0, "stop_ids": 0, "bad_prefixes": ANY_T
 
 
 class SamplingTables:
-    """See `RowStates` for what each table holds; a table's first dimension is the row.
+    """See `RowStates` for what each table holds; a table's first dimension is the row. Seeds are the Sampler's own.
 
     `counts` is how often each token is in the row's output and `is_in_prompt` whether it is in the prompt, for penalties.
     """
@@ -29,7 +29,7 @@ class SamplingTables:
         self.temperature, self.top_p, self.min_p = self._floats[:3].unbind()
         self.repetition_penalty, self.presence_penalty, self.frequency_penalty = self._floats[3:].unbind()
         self._integers = torch.zeros(len(ROW_INTEGERS), max_num_seqs, dtype=torch.int64, device=device)
-        self.top_k, self.seed, self.min_position, self.num_stop_ids = self._integers.unbind()
+        self.top_k, self.min_position, self.num_stop_ids = self._integers.unbind()
         self.bias_ids = table(MAX_LOGIT_BIAS, dtype=torch.int64)
         self.bias_values = table(MAX_LOGIT_BIAS)
         self.stop_ids = table(MAX_STOP_TOKEN_IDS, dtype=torch.int64)

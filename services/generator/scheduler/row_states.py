@@ -54,6 +54,7 @@ def _pack(sequences: Rows[Sequence], rows: IntArray, vocab_size: int) -> RowStat
     return RowStates(
         rows=rows,
         floats=np.array([[getattr(params, name) for params in sampling] for name in ROW_FLOATS], np.float32),
+        seeds=np.array([params.seed for params in sampling], np.int64),
         integers=_integers(sequences, stop_ids),
         bias_ids=_padded([list(params.logit_bias) for params in sampling], 0, np.int32),
         bias_values=_padded([list(params.logit_bias.values()) for params in sampling], 0, np.float32),
@@ -71,9 +72,9 @@ def _pack(sequences: Rows[Sequence], rows: IntArray, vocab_size: int) -> RowStat
 def _integers(sequences: Rows[Sequence], stop_ids: Rows[list[int]]) -> LongArray:
     """In the order of ROW_INTEGERS."""
     sampling = [sequence.request.sampling for sequence in sequences]
-    top_k, seed = [params.top_k for params in sampling], [params.seed for params in sampling]
+    top_k = [params.top_k for params in sampling]
     min_position = [s.num_prompt_tokens + s.request.sampling.min_tokens for s in sequences]
-    return np.array([top_k, seed, min_position, list(map(len, stop_ids))], np.int64)
+    return np.array([top_k, min_position, list(map(len, stop_ids))], np.int64)
 
 
 def _padded(lists: Rows[Rows[float]], filler: float, dtype: Any) -> Any:
