@@ -61,7 +61,7 @@ def _time(results: Results, bank: Bank, llm: LLM, workload: Workload, *, num_ste
         return llm.stats.num_steps
 
     for row in bank.decodes:
-        time_steps = partial(workload.step_ms, row.num_rows, row.adapters, num_steps=num_steps)
+        time_steps = partial(workload.step_ms, row.num_rows, row.adapters, row.sampling, num_steps=num_steps)
         results.measure(row.name, time_steps, launches, floor=row.floor, vllm=row.vllm, goal=row.goal)
     for prefill in bank.prefills:
         time_prefill = partial(workload.prefill_rates, prefill.num_prompts, PREFILL_LEN, prefill.adapters)

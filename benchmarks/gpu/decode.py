@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from services.generator.llm import LLM
 
@@ -45,11 +45,18 @@ class Workload:
         """Prompts that no prefix cache has seen."""
         return random_prompts(count, length, self._vocab_size)
 
-    def step_ms(self, num_rows: int, adapters: Sequence[str], *, num_steps: int = NUM_STEPS) -> list[float]:
+    def step_ms(
+        self,
+        num_rows: int,
+        adapters: Sequence[str],
+        sampling: Mapping[str, float] = GREEDY,
+        *,
+        num_steps: int = NUM_STEPS,
+    ) -> list[float]:
         """Milliseconds of a decode step in each run."""
 
         def seconds(num_tokens: int) -> float:
-            return self._seconds(self.prompts(num_rows), adapters, num_tokens)
+            return self._seconds(self.prompts(num_rows), adapters, num_tokens, sampling)
 
         return step_ms(seconds, num_steps=num_steps)
 
@@ -58,10 +65,12 @@ class Workload:
         times = [self._seconds(self.prompts(num_prompts, length), adapters, 1) for _ in range(1 + num_runs)]
         return [num_prompts * length / seconds / 1000 for seconds in times[1:]]
 
-    def _seconds(self, prompts: Prompts, adapters: Sequence[str], num_tokens: int) -> float:
+    def _seconds(
+        self, prompts: Prompts, adapters: Sequence[str], num_tokens: int, sampling: Mapping[str, float] = GREEDY
+    ) -> float:
         names = in_turn(adapters, len(prompts))
         began = time.perf_counter()
-        answers = self._llm.generate(prompts, {"max_tokens": num_tokens, **GREEDY}, lora=names)
+        answers = self._llm.generate(prompts, {"max_tokens": num_tokens, "ignore_eos": True, **sampling}, lora=names)
         seconds = time.perf_counter() - began
         if any(len(answer.choices[0].token_ids) != num_tokens for answer in answers):
             raise RuntimeError(f"an answer does not have {num_tokens} tokens")

@@ -4,6 +4,7 @@ Llama-3-8B shape in bf16 on one H200. A floor is the time of the products alone 
 at the speed of a device copy; vLLM 0.26.0 was measured on the same machine with the same workload.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 PREFILL_LEN = 2048
@@ -16,7 +17,11 @@ RANKED = {f"r{rank}-{index}": rank for rank in RANKS for index in range(len(RANK
 
 
 class DecodeRow(NamedTuple):
-    """A decode step in milliseconds, whose rows use the adapters in turn; None where nothing was measured."""
+    """A decode step in milliseconds, whose rows use the adapters in turn; None where nothing was measured.
+
+    Attributes:
+        sampling: fields of the requests; greedy where there are none.
+    """
 
     name: str
     num_rows: int
@@ -24,6 +29,7 @@ class DecodeRow(NamedTuple):
     floor: float | None = None
     vllm: float | None = None
     goal: float | None = None
+    sampling: Mapping[str, float] = {"temperature": 0}
 
 
 class PrefillRow(NamedTuple):
@@ -87,6 +93,8 @@ BANKS = (
             _decode(0, 64, 4.59, 5.82, 5.0),
             _decode(0, 128, None, 7.08, 6.3),
             _decode(0, 256, 8.37, 10.41, 9.0),
+            DecodeRow("base, B=64, drawn", 64, [], sampling={"temperature": 0.8}),
+            DecodeRow("base, B=64, drawn from top-p 0.95", 64, [], sampling={"temperature": 0.8, "top_p": 0.95}),
         ],
         [_prefill(16, "", 53.1, 43.3, 47.0), _prefill(1, "", 53.1, 39.4, 43.0)],
     ),
