@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from services.generator.runner import filters
+from services.generator.runner.filters import filter_top
 from services.generator.runner.random import philox, uniform
-from services.generator.runner.sampler import draw, filter_top, sample
+from services.generator.runner.sampler import draw, sample
 
 
 def uniforms(seeds, positions):
@@ -58,8 +60,10 @@ def brute_force_filter(probs, top_k, top_p, min_p):
     return kept
 
 
+@pytest.mark.parametrize("likely", [1024, 4])
 @pytest.mark.parametrize("seed", range(20))
-def test_filters_against_brute_force(seed):
+def test_filters_against_brute_force(seed, likely, monkeypatch):
+    monkeypatch.setattr(filters, "LIKELY", likely)
     generator = torch.Generator().manual_seed(seed)
     probs = torch.softmax(torch.randn(6, 11, generator=generator) * 2, -1)
     probs[3, :] = 1 / 11  # ties everywhere
@@ -71,6 +75,39 @@ def test_filters_against_brute_force(seed):
         kept = brute_force_filter(probs[row].double().tolist(), int(top_k[row]), float(top_p[row]), float(min_p[row]))
         assert sorted(kept) == filtered[row].nonzero().flatten().tolist()
         assert torch.equal(filtered[row, kept], probs[row, kept])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_likeliest_alone_give_the_same_bits_as_the_whole_vocabulary(seed, monkeypatch):
+    generator = torch.Generator().manual_seed(seed)
+    scale = torch.tensor([0.1, 1, 3, 3, 3, 8, 8, 8])[:, None]
+    logits = (torch.randn(8, 5000, generator=generator) * scale).round(decimals=1)  # many ties
+    probs = torch.softmax(logits, -1)
+    top_k = torch.tensor([0, 40, 0, 7, 2000, 0, 0, 1])
+    top_p = torch.tensor([1.0, 1.0, 0.5, 0.9, 0.9, 0.8, 0.99, 0.3])
+    min_p = torch.tensor([0.0, 0.0, 0.01, 0.0, 0.0, 0.0, 1e-3, 0.0])
+    rows = [filter_top(*(each[row : row + 1] for each in (probs, top_k, top_p, min_p))) for row in range(8)]
+    monkeypatch.setattr(filters, "LIKELY", 5000)
+    assert torch.equal(torch.cat(rows), filter_top(probs, top_k, top_p, min_p))
+
+
+def test_few_likely_tokens_are_found_without_a_sort_of_the_vocabulary(monkeypatch):
+    probs = torch.softmax(torch.randn(2, 5000, generator=torch.Generator().manual_seed(0)) * 8, -1)
+    whole = filter_top(probs, torch.tensor([0, 9]), torch.tensor([0.9, 1.0]), torch.zeros(2))
+    monkeypatch.setattr(torch.Tensor, "sort", _refuse_wide(torch.Tensor.sort))
+    assert torch.equal(filter_top(probs, torch.tensor([0, 9]), torch.tensor([0.9, 1.0]), torch.zeros(2)), whole)
+    beside_free = filter_top(probs, torch.tensor([0, 9]), torch.ones(2), torch.zeros(2))
+    assert torch.equal(beside_free, torch.stack([probs[0], whole[1]]))
+    with pytest.raises(AssertionError, match="sorted 5000"):
+        filter_top(probs, torch.tensor([0, 2000]), torch.ones(2), torch.zeros(2))
+
+
+def _refuse_wide(sort):
+    def narrow(tensor, **options):
+        assert tensor.shape[-1] <= filters.LIKELY, f"sorted {tensor.shape[-1]}"
+        return sort(tensor, **options)
+
+    return narrow
 
 
 def test_draws_follow_the_distribution():

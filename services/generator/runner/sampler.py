@@ -13,6 +13,7 @@ from torch import Tensor
 
 from services.generator.core.plan import IntArray, LogprobArrays, RowStates, SamplingFeatures
 from services.generator.kernels.reference.argmax import argmax
+from services.generator.runner.filters import filter_top
 from services.generator.runner.logits import add_bias, add_penalties, mask_allowed, mask_bad_words, mask_early_stops
 from services.generator.runner.random import uniform
 from services.generator.runner.sampling_tables import SamplingTables
@@ -127,30 +128,6 @@ def logprobs_of(logits: Tensor, token_ids: Tensor, num_top: int) -> Logprobs:
     logprobs = logits - logits.logsumexp(dim=-1, keepdim=True)
     top, top_ids = logprobs.topk(num_top, dim=-1)
     return Logprobs(logprobs.gather(1, token_ids[:, None])[:, 0], top_ids, top)
-
-
-def filter_top(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
-    """Zero the unlikely tokens: all but the `top_k` likeliest, then those below `min_p` times the likeliest, then all but the
-    smallest set that reaches `top_p` of what is left.
-
-    Ties go to the lowest id. The likeliest token always stays.
-
-    Args:
-        probs: [N, V] fp32.
-        top_k: [N] int64; 0 keeps all.
-        top_p: [N] fp32.
-        min_p: [N] fp32.
-    Returns:
-        [N, V], not normalised.
-    """
-    ordered, ids = probs.sort(dim=-1, descending=True, stable=True)
-    ranks = torch.arange(probs.shape[-1], device=probs.device)
-    is_in_k = (ranks < top_k[:, None]) | (top_k[:, None] == 0)
-    ordered = torch.where(is_in_k & (ordered >= min_p[:, None] * ordered[:, :1]), ordered, 0)
-    before = ordered.cumsum(dim=-1, dtype=torch.float64) - ordered
-    is_in_p = before < top_p[:, None].double() * ordered.sum(dim=-1, keepdim=True, dtype=torch.float64)
-    kept = torch.where(is_in_p | (ranks == 0), ordered, 0)
-    return torch.zeros_like(probs).scatter_(-1, ids, kept)
 
 
 def draw(probs: Tensor, uniforms: Tensor) -> Tensor:
