@@ -60,3 +60,11 @@ def test_the_sum_of_parts_adapter_and_residual_and_its_norm(way, num_joined, has
     out = TritonKernels().project_norm(projection, case.x, case.y.clone(), Norm(norm, EPS), group, rows)
     assert_close(out[0], total, slack=2)
     assert_close(out[1], normed, slack=2)
+
+
+def test_a_step_that_samples_nothing_has_logits_of_no_rows():
+    """Of a prompt that is longer than a step; the vocabulary is wide enough for products of few rows."""
+    from services.generator.layers.triton_kernels import TritonKernels
+
+    head = Linear(torch.randn(8448, 64).half())
+    assert TritonKernels().project(head, head.weight.new_empty(0, 64), None, None).shape == (0, 8448)

@@ -121,7 +121,12 @@ def _compile(kernel: JITFunction[Any], arguments: dict[str, Any]) -> tuple[str, 
     }
     source = ASTSource(kernel, signature, given, aligned)
     ptx = triton.compile(source, target=TARGET, options=arguments).asm["ptx"]
-    return ptx, [name for name in kernel.arg_names if name not in constants]
+    return ptx, [name for name in kernel.arg_names if name not in constants for _ in range(_num_words(values[name]))]
+
+
+def _num_words(value: Any) -> int:
+    """Parameters in the code: a descriptor's sizes and strides come behind it."""
+    return 1 + 2 * len(value.shape) if isinstance(value, TensorDescriptor) else 1
 
 
 def _type_of(value: Any) -> str:

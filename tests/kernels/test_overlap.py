@@ -14,7 +14,7 @@ import pytest
 
 import services.generator.kernels
 
-WEIGHTS = {"weight_ptr", "a_ptr", "b_ptr", "ranks_ptr", "scales_ptr"}
+WEIGHTS = {"weight_desc", "weight_ptr", "a_ptr", "b_ptr", "ranks_ptr", "scales_ptr"}
 METADATA = {"row_slots_ptr", "order_ptr", "chunk_slots_ptr", "chunk_starts_ptr", "chunk_lens_ptr"} | {
     "slot_mapping_ptr",
     "context_lens_ptr",

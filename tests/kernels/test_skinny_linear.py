@@ -59,6 +59,12 @@ def test_columns_of_wider_tensors(place):
     assert_close(out[0], reference.skinny_linear(x[:, :64], weight[:, :64]), slack=2)
 
 
+def test_no_rows_are_no_work(place):
+    x, weight, bias = inputs(0, 40, 64, place)
+    skinny_linear(x.new_empty(1, 0, 40), x, weight, bias)
+    skinny_silu_mul(x.new_empty(0, 20), x, weight, bias)
+
+
 @pytest.mark.parametrize(
     ("num_rows", "num_columns", "width", "parts"),
     [
@@ -75,6 +81,7 @@ def test_columns_of_wider_tensors(place):
         (8, 2048, 256, 0),
         (65, 4096, 4096, 0),
         (8, 4096, 4100, 0),
+        (0, 128_256, 4096, 0),
     ],
 )
 def test_programs_of_all_parts_fill_the_gpu_or_the_library_does(num_rows, num_columns, width, parts):
@@ -90,6 +97,7 @@ def test_programs_of_all_parts_fill_the_gpu_or_the_library_does(num_rows, num_co
         (64, 8192, 2048, True),
         (8, 512, 4096, False),
         (8, 14336, 4100, False),
+        (0, 14336, 4096, False),
     ],
 )
 def test_where_gate_and_up_are_one_product_with_their_activation(num_rows, num_columns, width, can):

@@ -47,13 +47,13 @@ def num_parts(num_rows: int, num_columns: int, width: int, most: int = MAX_PARTS
     block_n, block_k, *_ = _blocks(num_rows, num_columns)
     num_tiles = -(-num_columns // block_n)
     parts = max(1, min(most, WAVE // num_tiles, width // (2 * block_k)))
-    return parts if num_rows <= MAX_ROWS and width % VECTOR == 0 and _is_enough(parts * num_tiles) else 0
+    return parts if 0 < num_rows <= MAX_ROWS and width % VECTOR == 0 and _is_enough(parts * num_tiles) else 0
 
 
 def can_gate(num_rows: int, num_columns: int, width: int) -> bool:
     """Whether a product with the activation, from K to F columns, is faster than the library's."""
     num_tiles = -(-num_columns // _gated_blocks(num_rows, num_columns)[0])
-    return num_rows <= MAX_GATED_ROWS and width % VECTOR == 0 and _is_enough(num_tiles)
+    return 0 < num_rows <= MAX_GATED_ROWS and width % VECTOR == 0 and _is_enough(num_tiles)
 
 
 def skinny_linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -94,6 +94,8 @@ def _launch(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *, is_g
     check_rows_aligned(x=x, weight=weight)
     check_shape("x", x, None, weight.shape[1])
     parts, num_rows, num_columns = out.shape
+    if num_rows == 0:
+        return  # of no rows there are no tiles
     check_shape("weight", weight, num_columns * (2 if is_gated else 1), None)
     if bias is not None:
         check_shape("bias", bias, len(weight))
