@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -35,6 +36,9 @@ from services.generator.kernels.skinny_linear import skinny_linear, skinny_silu_
 TARGET = GPUTarget("cuda", 90, 32)
 POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
 NUM_SLOTS, RANK, WIDTH = 4, 16, 128
+
+OWN_PARAMETERS = 2
+"""That Triton adds behind a kernel's own."""
 
 Launch = tuple[JITFunction[Any], dict[str, Any]]
 
@@ -59,7 +63,28 @@ def _record(launch_all: Any) -> list[Launch]:
     return launches
 
 
+@triton.jit
+def _too_early_kernel(
+    out_ptr, first_desc, late_desc, h_ptr, end, OVERLAPS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """What must be found: a tile before the wait, and loads that a pipeline begins ahead of the wait within its loop."""
+    offs = tl.arange(0, BLOCK)
+    acc = tl.zeros([BLOCK, BLOCK], tl.float32)
+    first = first_desc.load([0, 0])
+    for k in range(0, end, BLOCK):
+        overlap.wait_for_inputs(OVERLAPS)
+        h = tl.load(h_ptr + (k + offs)[:, None] * BLOCK + offs[None, :])
+        acc = tl.dot(first, h, acc)
+    overlap.wait_for_inputs(OVERLAPS)
+    late = late_desc.load([0, 0])
+    tl.store(out_ptr + offs[:, None] * BLOCK + offs[None, :], acc + late)
+
+
 def _launch_all() -> None:
+    tile = TensorDescriptor(_floats(64, 64), [64, 64], [64, 1], [64, 64])
+    _too_early_kernel[(1,)](
+        _floats(64, 64), tile, tile, _floats(64, 64), 64, BLOCK=64, **overlap.overlap_options(tile.base)
+    )
     for num_rows in (8, 64):
         _layer(num_rows)
         for chunk_size in (1, 16, 64):
@@ -121,7 +146,11 @@ def _compile(kernel: JITFunction[Any], arguments: dict[str, Any]) -> tuple[str, 
     }
     source = ASTSource(kernel, signature, given, aligned)
     ptx = triton.compile(source, target=TARGET, options=arguments).asm["ptx"]
-    return ptx, [name for name in kernel.arg_names if name not in constants for _ in range(_num_words(values[name]))]
+    names = [name for name in kernel.arg_names if name not in constants for _ in range(_num_words(values[name]))]
+    num_declared = ptx[ptx.index(".entry") :].split(")", 1)[0].count(".param ")
+    if num_declared != len(names) + OWN_PARAMETERS:
+        raise RuntimeError(f"{kernel.__name__}: {num_declared} parameters, of which {len(names)} are known: {names}")
+    return ptx, names
 
 
 def _num_words(value: Any) -> int:
@@ -146,7 +175,6 @@ def _early(ptx: str, names: list[str]) -> set[str]:
     """Arguments from which an address is made that some path reads or writes before a wait."""
     code = _instructions(ptx)
     origins = _origins(code)
-    labels = {line[:-1]: index for index, line in enumerate(code) if line.endswith(":")}
     early, seen, open_ends = set[int](), set[int](), [0]
     while open_ends:
         index = open_ends.pop()
@@ -159,11 +187,17 @@ def _early(ptx: str, names: list[str]) -> set[str]:
                 addresses = re.findall(r"\[\s*(%\w+)", line)
                 early |= {origin for register in addresses for origin in origins[register]}
             if branch := re.search(r"\bbra(?:\.uni)?\s+(\S+)$", line):
-                open_ends.append(labels[branch.group(1)])
+                open_ends.append(_place_of(branch.group(1), code, index))
                 if not line.startswith("@"):
                     break
             index += 1
     return {names[origin] for origin in early if names[origin].endswith(("_ptr", "_desc"))}
+
+
+def _place_of(label: str, code: list[str], index: int) -> int:
+    """The nearest of that name: those within braces, as of a wait for a tile, are there many times."""
+    places = [place for place, line in enumerate(code) if line == f"{label}:"]
+    return min(places, key=lambda place: abs(place - index))
 
 
 def _instructions(ptx: str) -> list[str]:
