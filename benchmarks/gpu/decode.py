@@ -49,11 +49,11 @@ class Workload:
         self,
         num_rows: int,
         adapters: Sequence[str],
-        sampling: Mapping[str, float] = GREEDY,
+        sampling: Mapping[str, float],
         *,
         num_steps: int = NUM_STEPS,
     ) -> list[float]:
-        """Milliseconds of a decode step in each run."""
+        """Milliseconds of a decode step in each run; `sampling` stands in place of greedy fields."""
 
         def seconds(num_tokens: int) -> float:
             return self._seconds(self.prompts(num_rows), adapters, num_tokens, sampling)
@@ -62,15 +62,15 @@ class Workload:
 
     def prefill_rates(self, num_prompts: int, length: int, adapters: Sequence[str], num_runs: int = 3) -> list[float]:
         """Thousands of prompt tokens a second in each of some runs, after a warm-up."""
-        times = [self._seconds(self.prompts(num_prompts, length), adapters, 1) for _ in range(1 + num_runs)]
+        times = [self._seconds(self.prompts(num_prompts, length), adapters, 1, {}) for _ in range(1 + num_runs)]
         return [num_prompts * length / seconds / 1000 for seconds in times[1:]]
 
     def _seconds(
-        self, prompts: Prompts, adapters: Sequence[str], num_tokens: int, sampling: Mapping[str, float] = GREEDY
+        self, prompts: Prompts, adapters: Sequence[str], num_tokens: int, sampling: Mapping[str, float]
     ) -> float:
         names = in_turn(adapters, len(prompts))
         began = time.perf_counter()
-        answers = self._llm.generate(prompts, {"max_tokens": num_tokens, "ignore_eos": True, **sampling}, lora=names)
+        answers = self._llm.generate(prompts, {"max_tokens": num_tokens, **GREEDY, **sampling}, lora=names)
         seconds = time.perf_counter() - began
         if any(len(answer.choices[0].token_ids) != num_tokens for answer in answers):
             raise RuntimeError(f"an answer does not have {num_tokens} tokens")

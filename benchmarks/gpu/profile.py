@@ -60,7 +60,7 @@ def _trace_steps(llm: LLM, workload: Workload, row: DecodeRow) -> list[Span]:
     names = in_turn(row.adapters, row.num_rows)
 
     def decode(num_tokens: int) -> None:
-        llm.generate(workload.prompts(row.num_rows), {"max_tokens": num_tokens, **GREEDY}, lora=names)
+        llm.generate(workload.prompts(row.num_rows), {"max_tokens": num_tokens, **GREEDY, **row.sampling}, lora=names)
 
     decode(4)  # adapters come to their slots
     decoding = threading.Thread(target=decode, args=(ANSWER_LEN,))

@@ -20,7 +20,7 @@ class DecodeRow(NamedTuple):
     """A decode step in milliseconds, whose rows use the adapters in turn; None where nothing was measured.
 
     Attributes:
-        sampling: fields of the requests; greedy where there are none.
+        sampling: fields of the requests that stand in place of greedy ones.
     """
 
     name: str
@@ -29,7 +29,7 @@ class DecodeRow(NamedTuple):
     floor: float | None = None
     vllm: float | None = None
     goal: float | None = None
-    sampling: Mapping[str, float] = {"temperature": 0}
+    sampling: Mapping[str, float] = {}
 
 
 class PrefillRow(NamedTuple):

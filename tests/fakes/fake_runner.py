@@ -112,7 +112,7 @@ class FakeRunner:
             for (kv, adapter), ids in zip(step.contexts, allowed, strict=True)
         ]
         plan = step.plan
-        self._last_token[plan.rows[plan.sampled]] = sampled
+        self._last_token[plan.sampled_rows] = sampled
         self._results = [result for result in self._results if not result.was_read]
         self._results.append(LateResult(StepResult(plan.step_id, np.array(sampled, np.int32))))
         return self._results[-1]

@@ -30,7 +30,8 @@ def choose(sequences, logits, sampler=None, row_numbers=None):
     sampler.begin_rows(row_states(sequences, rows, VOCAB))
     features = union(s.features for s in sequences)
     positions = torch.tensor([s.num_known_tokens for s in sequences])
-    return sampler(logits, features, torch.from_numpy(rows).long(), positions), sampler
+    uniforms = None if features.is_greedy else torch.from_numpy(sampler.uniforms(rows, positions.numpy()))
+    return sampler(logits, features, torch.from_numpy(rows).long(), positions, uniforms=uniforms), sampler
 
 
 def expected_logits(params, prompt, output, logits):
@@ -140,6 +141,13 @@ def test_drawn_tokens_of_a_free_row_do_not_depend_on_grammars_beside_it():
         masked = sampler(logits, features, rows, positions, uniforms=uniforms, masks=masks)
         assert int(masked[0]) == int(free[0])
         assert int(masked[1]) in (7, 9)
+
+
+def test_rows_that_draw_are_not_taken_for_greedy_ones():
+    params = SamplingParams(max_tokens=9, temperature=1.0, seed=11)
+    sampler, rows = Sampler(80, VOCAB, DEVICE), torch.arange(1)
+    with pytest.raises(ValueError, match="all that draw need them"):
+        sampler(torch.zeros(1, VOCAB), features_of(params), rows, rows)
 
 
 def test_a_row_that_begins_anew_remembers_nothing_of_the_one_before():

@@ -93,7 +93,9 @@ def test_the_likeliest_alone_give_the_same_bits_as_the_whole_vocabulary(seed, mo
 
 def test_few_likely_tokens_are_found_without_a_sort_of_the_vocabulary(monkeypatch):
     probs = torch.softmax(torch.randn(2, 5000, generator=torch.Generator().manual_seed(0)) * 8, -1)
-    whole = filter_top(probs, torch.tensor([0, 9]), torch.tensor([0.9, 1.0]), torch.zeros(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(filters, "LIKELY", 5000)
+        whole = filter_top(probs, torch.tensor([0, 9]), torch.tensor([0.9, 1.0]), torch.zeros(2))
     monkeypatch.setattr(torch.Tensor, "sort", _refuse_wide(torch.Tensor.sort))
     assert torch.equal(filter_top(probs, torch.tensor([0, 9]), torch.tensor([0.9, 1.0]), torch.zeros(2)), whole)
     beside_free = filter_top(probs, torch.tensor([0, 9]), torch.ones(2), torch.zeros(2))

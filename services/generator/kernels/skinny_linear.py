@@ -99,8 +99,7 @@ def _launch(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *, is_g
     check_shape("weight", weight, num_columns * (2 if is_gated else 1), None)
     if bias is not None:
         check_shape("bias", bias, len(weight))
-    blocks = (_gated_blocks if is_gated else _blocks)(num_rows, num_columns)
-    block_n, block_k, num_warps, num_stages = blocks
+    block_n, block_k, num_warps, num_stages = (_gated_blocks if is_gated else _blocks)(num_rows, num_columns)
     block_k = block_k * 2 // x.itemsize  # as many bytes, whatever the dtype
     block_m = max(16, triton.next_power_of_2(num_rows))
     part = triton.cdiv(triton.cdiv(x.shape[1], parts), block_k) * block_k
@@ -135,8 +134,8 @@ def _blocks(num_rows: int, num_columns: int) -> tuple[int, int, int, int]:
 
 
 def _gated_blocks(num_rows: int, num_columns: int) -> tuple[int, int, int, int]:
-    wide, narrow = next(blocks for limit, blocks in GATED_BLOCKS if num_rows <= limit)
-    return wide if _is_enough(-(-num_columns // wide[0])) else narrow
+    choices = next(choices for limit, choices in GATED_BLOCKS if num_rows <= limit)
+    return next((blocks for blocks in choices if _is_enough(-(-num_columns // blocks[0]))), choices[-1])
 
 
 @triton.jit(do_not_specialize=["num_rows", "stride_outp"])
@@ -193,8 +192,8 @@ MANY_TILES_ROWS, FEW_TILES_ROWS = 16, 32
 """Beyond so many rows WIDE_BLOCKS: where tiles of BLOCKS are too many for a wave, where parts do not
 fill one. H200, 2026-11-30."""
 
-GATED_BLOCKS = (
-    (32, ((64, 128, 4, 4), (64, 128, 4, 4))),
+GATED_BLOCKS: tuple[tuple[int, tuple[tuple[int, int, int, int], ...]], ...] = (
+    (32, ((64, 128, 4, 4),)),
     (1 << 30, ((128, 64, 8, 4), (64, 64, 4, 5))),
 )
-"""Likewise, of the product with the activation: wide tiles, and narrow ones for where those are too few. H200, 2026-11-30."""
+"""Likewise, of the product with the activation: the first whose tiles are enough. H200, 2026-11-30."""

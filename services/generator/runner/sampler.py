@@ -80,7 +80,11 @@ class Sampler:
             masks: [N, ceil(V / 32)] int32, the ids that grammars allow; None where no row has one.
         Returns:
             [N] int64.
+        Raises:
+            ValueError: `uniforms` are there for greedy rows, or missing for others.
         """
+        if (uniforms is None) != features.is_greedy:
+            raise ValueError("uniform numbers are for rows that draw, and all that draw need them")
         tables = self._tables
         if uniforms is not None or features.changes_logits or masks is not None:
             logits = logits.float()
