@@ -9,13 +9,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-STEP_MARK = "_argmax_kernel"
+STEP_MARKS = ("_argmax_kernel", "_sample_kernel")
+"""A step runs one of them, once."""
+
 FAMILIES = (
     ("LoRA, rank-r side", r"lora_shrink"),
     ("LoRA, wide side, with its activation", r"lora_expand|lora_silu_mul"),
     ("attention", r"attention"),
     ("norms, rotary and KV write, activation", r"rms_norm|rope_kv|silu_mul"),
-    ("choice of the token, indices, copies", r"argmax|step_indices|[Mm]emcpy|[Mm]emset|index|copy|elementwise"),
+    (
+        "choice of the token, indices, copies",
+        r"argmax|_sample_|step_indices|[Mm]emcpy|[Mm]emset|index|copy|elementwise",
+    ),
     ("products", r"skinny_linear|gemm|gemv|nvjet|cutlass|cublas|splitK|xmma"),
 )
 """The first whose pattern is in a kernel's name; what fits none is `other`, with its names."""
@@ -32,13 +37,13 @@ class Span(NamedTuple):
 def step_table(spans: Iterable[Span]) -> list[str]:
     """Lines: milliseconds a decode step by family, the step itself, and the share of it in which something runs.
 
-    Whole steps, from the first greedy choice to the last one.
+    Whole steps, from the first choice of tokens to the last one.
 
     Raises:
         SystemExit: there are not two choices.
     """
     spans = sorted(spans, key=lambda span: span.start)
-    marks = [span.start for span in spans if STEP_MARK in span.name]
+    marks = [span.start for span in spans if span.name.startswith(STEP_MARKS)]
     num_steps = len(marks) - 1
     if num_steps < 1:
         raise SystemExit("no whole step was traced")

@@ -24,6 +24,7 @@ from benchmarks.kernels import (
     paged_attention_prefill,
     rms_norm,
     rope_kv_write,
+    sample,
     silu_mul,
     skinny_linear,
     step_indices,
@@ -44,6 +45,7 @@ BENCHES = {
     "skinny_linear": skinny_linear,
     "add_layer_norm": add_layer_norm,
     "argmax": argmax,
+    "sample": sample,
     "step_indices": step_indices,
 }
 SWEEPS = {"lora_crossover": lora_crossover, "lora_silu_mul_blocks": lora_silu_mul_blocks}

@@ -5,9 +5,11 @@ import re
 import pytest
 
 from benchmarks.gpu.spans import Span, call_table, family_of, one_after_another, step_table
+from services.generator.kernels.argmax import _argmax_kernel
 from services.generator.kernels.lora_expand import _lora_expand_tiles_kernel
 from services.generator.kernels.lora_shrink import _lora_shrink_rows_kernel
 from services.generator.kernels.lora_silu_mul import _lora_silu_mul_rows_kernel
+from services.generator.kernels.sample import _sample_kernel
 
 
 def test_time_in_which_spans_overlap_counts_once():
@@ -24,7 +26,8 @@ def test_time_in_which_spans_overlap_counts_once():
         (_lora_silu_mul_rows_kernel.__name__, "LoRA, wide side, with its activation"),
         ("_attention_decode_kernel", "attention"),
         ("nvjet_tst_64x64_64x13_v_bz_TNN", "products"),
-        ("_argmax_kernel", "choice of the token, indices, copies"),
+        (_argmax_kernel.__name__, "choice of the token, indices, copies"),
+        (_sample_kernel.__name__, "choice of the token, indices, copies"),
         ("something_else", "other"),
     ],
 )
@@ -32,8 +35,9 @@ def test_kernels_are_known_by_their_names(kernel, family):
     assert family_of(kernel) == family
 
 
-def test_a_step_is_from_one_choice_to_the_next():
-    step = [("_argmax_kernel", 0, 100), ("nvjet_a", 100, 3000), ("_rms_norm_kernel", 2900, 3500), ("odd", 3600, 4000)]
+@pytest.mark.parametrize("choice", [_argmax_kernel, _sample_kernel])
+def test_a_step_is_from_one_choice_to_the_next(choice):
+    step = [(choice.__name__, 0, 100), ("nvjet_a", 100, 3000), ("_rms_norm_kernel", 2900, 3500), ("odd", 3600, 4000)]
     spans = [Span(name, 4000 * number + start, 4000 * number + end) for number in range(3) for name, start, end in step]
     lines = "\n".join(step_table(spans))
     for expected in (r"products +2.900 ms", r"activation +0.500 ms", r"indices, copies +0.100 ms", r"other +0.400 ms"):

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from services.generator.core.plan import features_of
 from services.generator.core.request import Request, SamplingParams
 from services.generator.core.sequence import Sequence
+from services.generator.layers.reference_kernels import ReferenceKernels
 from services.generator.runner.sampler import Sampler, logprobs_of
 from services.generator.scheduler.row_states import row_states, union
 
@@ -26,7 +27,7 @@ def make_sequence(params, prompt, output=()):
 def choose(sequences, logits, sampler=None, row_numbers=None):
     """Greedy tokens for `sequences` as rows of one step, and the sampler."""
     rows = np.array(row_numbers if row_numbers is not None else range(len(sequences)), np.int32)
-    sampler = sampler or Sampler(80, VOCAB, DEVICE)
+    sampler = sampler or Sampler(80, VOCAB, DEVICE, ReferenceKernels())
     sampler.begin_rows(row_states(sequences, rows, VOCAB))
     features = union(s.features for s in sequences)
     positions = torch.tensor([s.num_known_tokens for s in sequences])
@@ -117,7 +118,7 @@ def test_a_grammar_restricts_what_the_other_changes_leave_and_touches_no_other_r
     without, _ = choose(sequences, logits)
     allowed = [range(VOCAB), rng.sample(range(VOCAB), 30), range(VOCAB), [rng.randrange(VOCAB)]]
     features = union(s.features for s in sequences)
-    sampler = Sampler(80, VOCAB, DEVICE)  # the one above has noted what it chose
+    sampler = Sampler(80, VOCAB, DEVICE, ReferenceKernels())  # the one above has noted what it chose
     sampler.begin_rows(row_states(sequences, np.arange(4, dtype=np.int32), VOCAB))
     tokens = sampler(logits, features, torch.arange(4), torch.full((4,), 3), masks=bit_masks(allowed)).tolist()
     assert [tokens[0], tokens[2]] == [int(without[0]), int(without[2])]
@@ -145,7 +146,7 @@ def test_drawn_tokens_of_a_free_row_do_not_depend_on_grammars_beside_it():
 
 def test_rows_that_draw_are_not_taken_for_greedy_ones():
     params = SamplingParams(max_tokens=9, temperature=1.0, seed=11)
-    sampler, rows = Sampler(80, VOCAB, DEVICE), torch.arange(1)
+    sampler, rows = Sampler(80, VOCAB, DEVICE, ReferenceKernels()), torch.arange(1)
     with pytest.raises(ValueError, match="all that draw need them"):
         sampler(torch.zeros(1, VOCAB), features_of(params), rows, rows)
 
@@ -190,7 +191,7 @@ class CountOperations(TorchDispatchMode):
 
 def test_rows_without_lists_begin_by_few_operations():
     """Each is a launch before the forward pass of a step in which some request begins, and hardly one has lists."""
-    sampler = Sampler(80, VOCAB, DEVICE)
+    sampler = Sampler(80, VOCAB, DEVICE, ReferenceKernels())
     params = SamplingParams(max_tokens=9, temperature=0.7, top_p=0.9, seed=3, stop_token_ids=frozenset([2]))
     states = row_states([make_sequence(params, [1])] * 2, np.array([4, 7], np.int32), VOCAB)
     with CountOperations() as counter:

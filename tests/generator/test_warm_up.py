@@ -1,9 +1,14 @@
 """What is run before the first request comes: a step of every kind that kernels are compiled for."""
 
+from itertools import product
+
 import pytest
+import torch
 
 from services.generator.engine.build import build_model
 from services.generator.runner.model_runner import ModelRunner
+from services.generator.runner.sampler import Sampler
+from services.generator.runner.step_graphs import StepOutputs
 from services.generator.settings import GeneratorSettings
 
 
@@ -16,6 +21,7 @@ def shapes(tiny_llama, monkeypatch):
         runner = build_model(GeneratorSettings(model=str(tiny_llama), num_gpu_blocks_override=16, **sizes)).runner
         run = []
         monkeypatch.setattr(ModelRunner, "_run_padding", lambda _runner, shape: run.append(shape))
+        monkeypatch.setattr(ModelRunner, "_sample_padding", lambda *_: None)
         runner.warm_up()
         return run
 
@@ -42,6 +48,17 @@ def test_products_of_few_rows_are_compiled_for_every_number_of_them(shapes):
 
     launched = set(map(launch, range(1, MAX_GATED_ROWS + 1)))
     assert launched <= {launch(shape.num_tokens) for shape in shapes(4) if shape.num_decodes == 1}
+
+
+def test_choices_are_compiled_for_all_that_rows_may_ask_for(tiny_llama, monkeypatch):
+    runner = build_model(GeneratorSettings(model=str(tiny_llama), num_gpu_blocks_override=16)).runner
+    one, chosen = torch.zeros(1, dtype=torch.int32), []
+    outputs = StepOutputs(torch.zeros(1, 8), torch.zeros(1, 8), one, one)
+    monkeypatch.setattr(ModelRunner, "_run_padding", lambda *_: outputs)
+    monkeypatch.setattr(Sampler, "__call__", lambda _sampler, _logits, features, *_, **__: chosen.append(features))
+    runner.warm_up()
+    kinds = {(features.is_greedy, features.has_filters, features.changes_logits) for features in chosen}
+    assert kinds == set(product((True, False), repeat=3))
 
 
 @pytest.mark.parametrize(("max_rows", "max_tokens"), [(1, 16), (3, 24), (256, 16)])

@@ -1,5 +1,7 @@
 """Steps as replays of CUDA graphs: any number of rows, any mix of adapters, slots that change hands between replays."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -109,6 +111,19 @@ def test_graphs_change_nothing(base, folders):
     built, _, without = run(base, folders, enforce_eager=True, **settings)
     assert Launch.REPLAY not in built.runner.launches
     assert with_graphs == without
+
+
+@pytest.mark.alone
+def test_nothing_is_compiled_while_rows_ask_for_all_kinds_of_choices(base, folders, monkeypatch):
+    import triton
+
+    compiled = []
+    built = build_model(GeneratorSettings(model=str(base), device="cuda", num_gpu_blocks_override=64, max_num_seqs=4))
+    monkeypatch.setattr(triton.knobs.runtime, "jit_post_compile_hook", lambda **found: compiled.append(found["repr"]))
+    engine = OfflineEngine(built)
+    for temperature, top_p, bias in product((0.0, 1.0), (1.0, 0.9), ({}, {3: 1.0})):
+        engine.generate([[1, 2, 3]] * 3, max_tokens=3, temperature=temperature, top_p=top_p, logit_bias=bias)
+    assert compiled == []
 
 
 @pytest.mark.alone

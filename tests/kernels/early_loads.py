@@ -30,11 +30,18 @@ from services.generator.kernels.paged_attention_decode import paged_attention_de
 from services.generator.kernels.paged_attention_prefill import paged_attention_prefill
 from services.generator.kernels.rms_norm import rms_norm
 from services.generator.kernels.rope_kv_write import rope_kv_write
+from services.generator.kernels.sample import sample
 from services.generator.kernels.silu_mul import silu_mul
 from services.generator.kernels.skinny_linear import skinny_linear, skinny_silu_mul
 
 TARGET = GPUTarget("cuda", 90, 32)
-POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
+POINTERS = {
+    torch.bfloat16: "*bf16",
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
 NUM_SLOTS, RANK, WIDTH = 4, 16, 128
 
 OWN_PARAMETERS = 2
@@ -106,7 +113,10 @@ def _layer(num_rows: int) -> None:
     skinny_linear(parts, x, weight[:WIDTH], weight[0])
     skinny_silu_mul(x, x, weight, weight.view(-1)[: 2 * WIDTH])
     silu_mul(x, _floats(num_rows, 2 * WIDTH))
-    argmax(torch.zeros(num_rows, dtype=torch.int64), x)
+    ids, parameters = torch.zeros(num_rows, dtype=torch.int64), torch.zeros(num_rows)
+    argmax(ids, x)
+    for filters in (None, (ids, parameters, parameters)):
+        sample(ids, x, parameters, filters, parameters.double())
     query, cache, qkv = _floats(num_rows, 8, 64), _floats(64, 2, 64), _floats(num_rows, 12 * 64)
     slots, norm = torch.zeros(num_rows, dtype=torch.int64), weight[0, :64]
     rope_kv_write(query, cache, cache, qkv, _floats(num_rows, 64), slots, norm, norm)

@@ -131,6 +131,12 @@ class LayerKernels(Protocol):
         """[N, V] to [N] int64."""
         ...
 
+    def sample(
+        self, logits: Tensor, temperature: Tensor, filters: tuple[Tensor, Tensor, Tensor] | None, uniforms: Tensor
+    ) -> Tensor:
+        """[N, V] to [N] int64; `filters` are top_k, top_p and min_p of each row, or None where no row has one."""
+        ...
+
 
 def make_attention(
     backends: Backends,

@@ -10,6 +10,7 @@ from services.generator.kernels.lora_lookup import lora_lookup
 from services.generator.kernels.lora_segments import single_rows
 from services.generator.kernels.reference.argmax import argmax
 from services.generator.kernels.reference.lora import lora_expand, lora_shrink, slot_groups
+from services.generator.kernels.reference.sample import sample
 from services.generator.kernels.reference.step_indices import step_indices
 from services.generator.layers.adapter_group import AdapterGroup
 from services.generator.layers.forward_batch import AdapterRows
@@ -83,3 +84,9 @@ class ReferenceKernels:
     def argmax(self, logits: Tensor) -> Tensor:
         """Greedy choice."""
         return argmax(logits)
+
+    def sample(
+        self, logits: Tensor, temperature: Tensor, filters: tuple[Tensor, Tensor, Tensor] | None, uniforms: Tensor
+    ) -> Tensor:
+        """Draws."""
+        return sample(logits, temperature, filters, uniforms)

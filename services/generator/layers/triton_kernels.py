@@ -17,6 +17,7 @@ from services.generator.kernels.lora_segments import single_rows
 from services.generator.kernels.lora_shrink import lora_shrink, num_shrink_parts
 from services.generator.kernels.lora_silu_mul import lora_silu_mul
 from services.generator.kernels.rms_norm import rms_norm
+from services.generator.kernels.sample import sample
 from services.generator.kernels.silu_mul import silu_mul
 from services.generator.kernels.step_indices import step_indices
 from services.generator.layers.adapter_group import AdapterGroup
@@ -118,6 +119,14 @@ class TritonKernels:
         """Greedy choice."""
         ids = logits.new_empty(len(logits), dtype=torch.int64)
         argmax(ids, logits.contiguous())
+        return ids
+
+    def sample(
+        self, logits: Tensor, temperature: Tensor, filters: tuple[Tensor, Tensor, Tensor] | None, uniforms: Tensor
+    ) -> Tensor:
+        """Draws."""
+        ids = logits.new_empty(len(logits), dtype=torch.int64)
+        sample(ids, logits.contiguous(), temperature, filters, uniforms)
         return ids
 
 

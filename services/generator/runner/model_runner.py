@@ -6,7 +6,7 @@ Called by the engine loop, which owns the order of steps. Owns all device tensor
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import torch
@@ -116,7 +116,7 @@ class ModelRunner:
         self._tables = RowTables(limits.max_num_seqs, spec.blocks_for(limits.max_model_len), device)
         self._rope = rope_table(config.rope, limits.max_model_len, dtype, device)
         self._kernels = make_kernels(backends)
-        self._sampler = Sampler(limits.max_num_seqs, config.vocab_size, device, self._kernels.argmax)
+        self._sampler = Sampler(limits.max_num_seqs, config.vocab_size, device, self._kernels)
         self._attention = make_attention(
             backends,
             config,
@@ -146,6 +146,7 @@ class ModelRunner:
         for before, num_rows in pairwise([0, *graph_sizes(self._limits).decodes]):
             for end in sorted({before + 1, num_rows}):
                 self._run_padding(decode_shape(end, None))
+        self._warm_up_choices()
 
     @torch.inference_mode()
     def capture_graphs(self, shapes: Iterable[StepShape]) -> None:
@@ -167,11 +168,9 @@ class ModelRunner:
         outputs = self._run_padding(
             StepShape(num_tokens, 0, num_rows, num_rows, LoraShape(1, 0) if self._lora else None)
         )
-        features = features_of(
-            SamplingParams(max_tokens=1, temperature=1.0, top_p=0.5, presence_penalty=1.0, logprobs=1)
+        self._sample_padding(
+            outputs, SamplingParams(max_tokens=1, temperature=1.0, top_p=0.5, presence_penalty=1.0, logprobs=1)
         )
-        rows = torch.zeros_like(outputs.rows).long()
-        self._sampler(outputs.logits, features, rows, outputs.positions, uniforms=rows.double())
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> LaunchedStep:
@@ -259,6 +258,18 @@ class ModelRunner:
         if sections is None or batch.rope_positions is None:
             return self._rope.index_select(0, batch.positions)
         return sectioned_rows(self._rope, batch.rope_positions, sections)
+
+    def _warm_up_choices(self) -> None:
+        """They are launched by what rows ask for, and by the dtype of logits: fp32 where something changes them."""
+        outputs = self._run_padding(decode_shape(1, None))
+        for temperature, top_p, bias in product((0.0, 1.0), (1.0, 0.5), ({}, {0: 1.0})):
+            params = SamplingParams(max_tokens=1, temperature=temperature, top_p=top_p, logit_bias=bias)
+            self._sample_padding(outputs, params)
+
+    def _sample_padding(self, outputs: StepOutputs, params: SamplingParams) -> None:
+        features, rows = features_of(params), torch.zeros_like(outputs.rows).long()
+        uniforms = None if features.is_greedy else rows.double()
+        self._sampler(outputs.logits, features, rows, outputs.positions, uniforms=uniforms)
 
     def _add_images(self, batch: ForwardBatch, plan: StepPlan) -> ForwardBatch:
         if self._encoder_cache is None or plan.images is None:

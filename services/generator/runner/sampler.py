@@ -3,7 +3,6 @@
 Called by the ModelRunner after the forward pass. A draw depends on (seed, position) only, never on what else is in the batch.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.generator.core.plan import IntArray, LogprobArrays, RowStates, SamplingFeatures
-from services.generator.kernels.reference.argmax import argmax
-from services.generator.runner.filters import filter_top
+from services.generator.layers.backends import LayerKernels
 from services.generator.runner.logits import add_bias, add_penalties, mask_allowed, mask_bad_words, mask_early_stops
 from services.generator.runner.random import uniform
 from services.generator.runner.sampling_tables import SamplingTables
@@ -43,10 +41,8 @@ class LogprobsCopy:
 class Sampler:
     """Owns the sampling parameters of all rows."""
 
-    def __init__(
-        self, max_num_seqs: int, vocab_size: int, device: torch.device, argmax: Callable[[Tensor], Tensor] = argmax
-    ) -> None:
-        self._argmax = argmax
+    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device, kernels: LayerKernels) -> None:
+        self._kernels = kernels
         self._seeds = np.zeros(max_num_seqs, np.int64)
         self._tables = SamplingTables(max_num_seqs, vocab_size, device)
 
@@ -86,7 +82,7 @@ class Sampler:
         if (uniforms is None) != features.is_greedy:
             raise ValueError("uniform numbers are for rows that draw, and all that draw need them")
         tables = self._tables
-        if uniforms is not None or features.changes_logits or masks is not None:
+        if features.changes_logits or masks is not None:
             logits = logits.float()
         if masks is not None:
             logits = mask_allowed(logits, masks)  # before the rest, so that the way out below leads to no other id
@@ -96,10 +92,10 @@ class Sampler:
             has_any = (changed > float("-inf")).any(dim=-1, keepdim=True)
             logits = torch.where(has_any, changed, logits)
         if uniforms is None:
-            token_ids = self._argmax(logits)
+            token_ids = self._kernels.argmax(logits)
         else:
             filters = (tables.top_k[rows], tables.top_p[rows], tables.min_p[rows]) if features.has_filters else None
-            token_ids = sample(logits, tables.temperature[rows], filters, uniforms)
+            token_ids = self._kernels.sample(logits, tables.temperature[rows], filters, uniforms)
         if features.has_penalties:
             tables.note_sampled(rows, token_ids)
         if features.has_bad_words:
@@ -132,41 +128,3 @@ def logprobs_of(logits: Tensor, token_ids: Tensor, num_top: int) -> Logprobs:
     logprobs = logits - logits.logsumexp(dim=-1, keepdim=True)
     top, top_ids = logprobs.topk(num_top, dim=-1)
     return Logprobs(logprobs.gather(1, token_ids[:, None])[:, 0], top_ids, top)
-
-
-def draw(probs: Tensor, uniforms: Tensor) -> Tensor:
-    """One token per row by inverting the cumulative distribution in order of ids.
-
-    Args:
-        probs: [N, V], not necessarily normalised.
-        uniforms: [N] fp64 in [0, 1).
-    Returns:
-        [N] int64.
-    """
-    cumulative = probs.cumsum(dim=-1, dtype=torch.float64)
-    target = uniforms[:, None] * cumulative[:, -1:]
-    drawn = (cumulative <= target).sum(dim=-1)
-    # Rounding may carry the target to the very end: the last token with any probability is meant then.
-    ids = torch.arange(probs.shape[-1], device=probs.device)
-    last = torch.where(probs > 0, ids, 0).amax(dim=-1)
-    return torch.minimum(drawn, last)
-
-
-def sample(
-    logits: Tensor, temperature: Tensor, filters: tuple[Tensor, Tensor, Tensor] | None, uniforms: Tensor
-) -> Tensor:
-    """Tokens by temperature: rows at 0 take the likeliest, the others draw.
-
-    Args:
-        logits: [N, V] fp32.
-        temperature: [N] fp32.
-        filters: (top_k [N], top_p [N], min_p [N]), or None where no row uses them.
-        uniforms: [N] fp64 in [0, 1), what each row draws with.
-    Returns:
-        [N] int64.
-    """
-    is_greedy = temperature == 0
-    probs = torch.softmax(logits / torch.where(is_greedy, 1.0, temperature)[:, None], dim=-1)
-    if filters is not None:
-        probs = filter_top(probs, *filters)
-    return torch.where(is_greedy, argmax(logits), draw(probs, uniforms))

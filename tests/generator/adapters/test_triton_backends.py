@@ -68,6 +68,16 @@ def test_greedy_text_of_a_mixed_batch(base, folders, monkeypatch):
         assert (ours - chosen).abs().max() < 1e-4
 
 
+def test_what_is_drawn_is_what_the_reference_backends_draw(base, folders):
+    changes = [{"seed": 5}, {"seed": 6, "top_p": 0.8, "logit_bias": {9: 2.0}}, {"seed": 7, "top_k": 20, "min_p": 0.01}]
+    params = [SamplingParams(temperature=0.9, max_tokens=NUM_NEW, **each) for each in changes]
+    drawn = []
+    for backend in ("triton", "reference"):
+        built = build(base, folders, attention_backend=backend, kernel_backend=backend, max_lora_rank=8)
+        drawn.append(OfflineEngine(built).generate(PROMPTS, each=params, adapters=NAMES))
+    assert drawn[0] == drawn[1]
+
+
 @pytest.mark.parametrize("chunk_size", [1, 16])
 def test_the_parts_of_all_rows_have_room_in_the_bank(chunk_size):
     from services.generator.kernels.lora_shrink import num_shrink_parts  # brings in triton

@@ -1,63 +1,16 @@
-"""The sampler against closed forms: published generator vectors, brute-force filters, expected frequencies."""
+"""The oracle of `sample` against closed forms: brute-force filters, expected frequencies."""
 
-import numpy as np
 import pytest
 import torch
 
-from services.generator.runner import filters
-from services.generator.runner.filters import filter_top
-from services.generator.runner.random import philox, uniform
-from services.generator.runner.sampler import draw, sample
+from services.generator.kernels.reference import filters
+from services.generator.kernels.reference.filters import filter_top
+from services.generator.kernels.reference.sample import draw, sample
+from tests.kernels.sample_cases import brute_force_filter
 
 
-def uniforms(seeds, positions):
-    """On the device."""
-    return torch.from_numpy(uniform(seeds, positions))
-
-
-def test_philox_known_answer():
-    # First word of the Random123 known-answer test for Philox4x32-10 with zero key and counter.
-    assert philox([0], [0]).tolist() == [0x6627E8D5]
-
-
-def test_philox_against_a_plain_integer_implementation():
-    def plain(key, counter):
-        c, k = [counter, 0, 0, 0], [key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF]
-        for _ in range(10):
-            p0, p1 = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
-            c = [(p1 >> 32) ^ c[1] ^ k[0], p1 & 0xFFFFFFFF, (p0 >> 32) ^ c[3] ^ k[1], p0 & 0xFFFFFFFF]
-            k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
-        return c[0]
-
-    seeds = [0, 1, -1, 2**62 + 12345, -(2**63), 2**63 - 1]
-    counters = [0, 1, 2, 4095, 131071, 2**31]
-    pairs = [(s, c) for s in seeds for c in counters]
-    ours = philox([s for s, _ in pairs], [c for _, c in pairs])
-    assert ours.tolist() == [plain(s % 2**64, c) for s, c in pairs]
-
-
-def test_uniform_is_uniform_over_positions_and_over_seeds():
-    n = 20_000
-    for draws in (uniform(np.full(n, 7), np.arange(n)), uniform(np.arange(n), np.full(n, 7))):
-        assert draws.min() >= 0
-        assert draws.max() < 1
-        counts = np.histogram(draws, bins=20, range=(0, 1))[0]
-        chi_square = ((counts - n / 20) ** 2 / (n / 20)).sum()
-        assert chi_square < 43.8  # 99.9 % quantile at 19 degrees of freedom
-
-
-def brute_force_filter(probs, top_k, top_p, min_p):
-    order = sorted(range(len(probs)), key=lambda i: (-probs[i], i))
-    if top_k:
-        order = order[:top_k]
-    order = [i for i in order if probs[i] >= min_p * probs[order[0]]]
-    total, kept, reached = sum(probs[i] for i in order), [], 0.0
-    for i in order:
-        if kept and reached >= top_p * total:
-            break
-        kept.append(i)
-        reached += probs[i]
-    return kept
+def uniforms(count, seed=0):
+    return torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("likely", [1024, 4])
@@ -115,7 +68,7 @@ def _refuse_wide(sort):
 def test_draws_follow_the_distribution():
     probs = torch.tensor([0.5, 0.0, 0.3, 0.2])
     n = 20_000
-    drawn = draw(probs.expand(n, 4), uniforms(np.full(n, 3), np.arange(n)))
+    drawn = draw(probs.expand(n, 4), uniforms(n))
     counts = torch.bincount(drawn, minlength=4).double()
     assert counts[1] == 0
     expected = probs.double() * n
@@ -123,15 +76,15 @@ def test_draws_follow_the_distribution():
     assert chi_square < 13.8  # 99.9 % quantile at 2 degrees of freedom
 
 
-def test_a_draw_depends_on_seed_and_position_only():
+def test_a_draw_depends_on_its_row_only():
     logits = torch.randn(1, 100, generator=torch.Generator().manual_seed(0))
     others = torch.randn(7, 100, generator=torch.Generator().manual_seed(1))
 
     def one(row_logits, row):
         count = len(row_logits)
-        seeds, positions = np.arange(count), np.full(count, 5)
-        seeds[row], positions[row] = 42, 17
-        return sample(row_logits, torch.full((count,), 0.9), None, uniforms(seeds, positions))[row].item()
+        numbers = uniforms(count)
+        numbers[row] = 0.42
+        return sample(row_logits, torch.full((count,), 0.9), None, numbers)[row].item()
 
     alone = one(logits, 0)
     assert one(torch.cat([others, logits]), 7) == alone
@@ -141,7 +94,7 @@ def test_a_draw_depends_on_seed_and_position_only():
 def test_rows_at_temperature_zero_are_greedy_among_others():
     logits = torch.tensor([[0.0, 4.0, 4.0], [0.0, 4.0, 4.0]])
     temperature = torch.tensor([0.0, 1.0])
-    drawn = {tuple(sample(logits, temperature, None, uniforms([0, s], [9, 9])).tolist()) for s in range(64)}
+    drawn = {tuple(sample(logits, temperature, None, uniforms(2, s)).tolist()) for s in range(64)}
     assert {first for first, _ in drawn} == {1}
     assert {second for _, second in drawn} >= {1, 2}
 
@@ -149,5 +102,5 @@ def test_rows_at_temperature_zero_are_greedy_among_others():
 def test_extreme_logits_give_no_nan():
     logits = torch.tensor([[1e30, -1e30, 0.0], [float("-inf"), 0.0, float("-inf")]])
     filters = (torch.tensor([2, 2]), torch.tensor([0.9, 0.9]), torch.tensor([0.0, 0.1]))
-    drawn = sample(logits, torch.tensor([1e-5, 2.0]), filters, uniforms([1, 2], [0, 0]))
+    drawn = sample(logits, torch.tensor([1e-5, 2.0]), filters, uniforms(2))
     assert drawn.tolist() == [0, 1]

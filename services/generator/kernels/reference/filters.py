@@ -1,7 +1,8 @@
 """Which tokens a row may draw: the likeliest ones, by their number, by a share of the likeliest and by the mass that they reach.
 
-Called by `sample`. Sorting a whole vocabulary takes longer than all else in a draw; where the host may look at values without
-waiting for a device, the likeliest tokens are sorted alone and it is seen whether they are enough. Both ways give the same bits.
+Called by the oracle `sample`. Sorting a whole vocabulary takes longer than all else in a draw; where the host may look at values
+without waiting for a device, the likeliest tokens are sorted alone and it is seen whether they are enough. Both ways give the
+same bits.
 """
 
 import torch
