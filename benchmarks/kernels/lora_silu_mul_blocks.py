@@ -24,7 +24,7 @@ def points() -> Points:
     """One per mix and block."""
     for mix in (*MIXES, *PREFILLS):
         inputs = gate_inputs(mix)
-        height = max(inputs.lora.chunk_size, RANK_BLOCK)
+        height = max(inputs.lora.chunk_size, RANK_BLOCK.value)
         for block_f, warps in BLOCKS:
             if block_f * height <= MAX_EACH * 32 * warps:
                 yield _point(inputs, (block_f, warps))

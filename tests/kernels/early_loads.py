@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from collections import defaultdict
+from itertools import product
 from typing import Any
 
 import torch
@@ -42,7 +43,9 @@ POINTERS = {
     torch.int32: "*i32",
     torch.int64: "*i64",
 }
-NUM_SLOTS, RANK, WIDTH = 4, 16, 128
+NUM_SLOTS, WIDTH = 4, 128
+RANKS = (16, 128)
+"""Of a bank: all ranks in one turn, and in several."""
 
 OWN_PARAMETERS = 2
 """That Triton adds behind a kernel's own."""
@@ -94,8 +97,8 @@ def _launch_all() -> None:
     )
     for num_rows in (8, 64):
         _layer(num_rows)
-        for chunk_size in (1, 16, 64):
-            _adapters(num_rows, chunk_size)
+        for chunk_size, rank in product((1, 16, 64), RANKS):
+            _adapters(num_rows, chunk_size, rank)
 
 
 def _floats(*shape: int) -> Tensor:
@@ -128,14 +131,14 @@ def _layer(num_rows: int) -> None:
     paged_attention_prefill(query, query, cache, cache, table, lens, *tiles, block_size=16)
 
 
-def _adapters(num_rows: int, chunk_size: int) -> None:
+def _adapters(num_rows: int, chunk_size: int, rank: int) -> None:
     layout = SegmentLayout(num_rows, NUM_SLOTS, chunk_size)
     segments = layout.split(_ints(layout.size)).arrays
-    x, y, h = _floats(num_rows, WIDTH), _floats(num_rows, 2 * WIDTH), torch.zeros(2, num_rows, 2, RANK)
-    a, b = _floats(NUM_SLOTS, 2, RANK, WIDTH), _floats(NUM_SLOTS, 2 * WIDTH, RANK)
+    x, y, h = _floats(num_rows, WIDTH), _floats(num_rows, 2 * WIDTH), torch.zeros(2, num_rows, 2, rank)
+    a, b = _floats(NUM_SLOTS, 2, rank, WIDTH), _floats(NUM_SLOTS, 2 * WIDTH, rank)
     ranks, scales = _ints(NUM_SLOTS, 2), torch.zeros(NUM_SLOTS, 2)
     lora_shrink(h, x, a, ranks, *segments, chunk_size=chunk_size)
-    joined = _floats(1, num_rows, NUM_SLOTS, 2, RANK)
+    joined = _floats(1, num_rows, NUM_SLOTS, 2, rank)
     for each in (h[:, :, None], joined):
         adapters = (each, b, ranks, scales, *segments)
         lora_expand(y, *adapters, chunk_size=chunk_size, slice_sizes=(WIDTH, WIDTH))

@@ -100,6 +100,7 @@ def make_case(
     ranks = torch.tensor([[1, 16, 17], [8, 8, 8], [20, 3, 16], [16, 0, 20], [7, 12, 4]], dtype=torch.int32)[
         :, :num_slices
     ].contiguous()
+    ranks *= max(1, max_rank // MAX_RANK)
     a = torch.randn(NUM_SLOTS, num_slices, max_rank, in_features) / in_features**0.5
     b = torch.randn(NUM_SLOTS, out, max_rank)
     a[torch.arange(max_rank) >= ranks[..., None]] = torch.nan

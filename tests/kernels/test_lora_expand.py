@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from services.generator.kernels.arguments import KernelArgumentError
+from services.generator.kernels.lora_delta import MAX_RANK_BLOCK
 from services.generator.kernels.lora_expand import lora_expand
 from services.generator.kernels.reference import lora as reference
 from tests.kernels.guards import SENTINEL, Guarded
@@ -79,6 +80,11 @@ def test_into_a_part_in_fp32(way, place):
 @pytest.mark.parametrize("way", ["rows", "tiles"])
 def test_a_bank_whose_width_is_no_multiple_of_8(way, place):
     check(way, make_case("mixed", 7, 4, (40, 16, 16), place=place, max_rank=21), parts=1)
+
+
+@pytest.mark.parametrize("way", ["rows", "tiles"])
+def test_more_ranks_than_a_program_adds_in_one_turn(way, place):
+    check(way, make_case("mixed", ROWS[way], 4, (40, 16, 16), place=place, max_rank=2 * MAX_RANK_BLOCK + 16), parts=2)
 
 
 @pytest.mark.parametrize("way", ["rows", "tiles"])

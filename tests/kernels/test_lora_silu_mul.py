@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from services.generator.kernels.arguments import KernelArgumentError
+from services.generator.kernels.lora_delta import MAX_RANK_BLOCK
 from services.generator.kernels.lora_silu_mul import lora_silu_mul
 from services.generator.kernels.reference import lora as reference
 from services.generator.kernels.reference.silu_mul import silu_mul
@@ -46,6 +47,11 @@ def test_popularities(shape, way, place):
 @pytest.mark.parametrize(("num_rows", "width", "parts"), [(1, 1, 1), (2, 257, 3), (17, 129, 1)])
 def test_ragged_sizes(num_rows, width, parts, way, place):
     check(way, make_case("mixed", num_rows, 4, (width, width), place=place), parts)
+
+
+@pytest.mark.parametrize("way", ["rows", "tiles"])
+def test_more_ranks_than_a_program_adds_in_one_turn(way, place):
+    check(way, make_case("mixed", ROWS[way], 4, (40, 40), place=place, max_rank=2 * MAX_RANK_BLOCK + 16), parts=2)
 
 
 @pytest.mark.parametrize("way", ["rows", "tiles"])

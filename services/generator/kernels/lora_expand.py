@@ -21,7 +21,7 @@ from services.generator.kernels.arguments import (
     check_segments,
     check_shape,
 )
-from services.generator.kernels.lora_delta import RANK_BLOCK, check_delta, h_strides, row_delta, tile_delta, vector
+from services.generator.kernels.lora_delta import check_delta, h_strides, row_delta, tile_delta, tile_sizes, vector
 from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 
@@ -60,14 +60,15 @@ def lora_expand(
         _lora_expand_rows_kernel[(num_rows, _num_tiles(slice_sizes, block_n))](
             y, h, b, ranks, scales, row_slots, max_rank, *strides,
             SLICE_SIZES=slice_sizes, NUM_PARTS=parts, NUM_SLICES=num_slices,
-            BLOCK_N=block_n, BLOCK_R=RANK_BLOCK, VECTOR=vector(max_rank), num_warps=num_warps, **overlap_options(y),
+            BLOCK_N=block_n, VECTOR=vector(max_rank), num_warps=num_warps, **overlap_options(y),
         )  # fmt: skip
         return
-    block_n, num_warps = TILE_BLOCKS[chunk_size]
+    most_columns, num_warps = TILE_BLOCKS[chunk_size]
+    block_r, block_n = tile_sizes(max_rank, most_columns)
     _lora_expand_tiles_kernel[(len(chunk_slots), _num_tiles(slice_sizes, block_n))](
         y, h, b, ranks, scales, token_order, chunk_slots, chunk_starts, chunk_lens, max_rank, *strides,
         SLICE_SIZES=slice_sizes, NUM_PARTS=parts, NUM_SLICES=num_slices, BLOCK_M=chunk_size, BLOCK_N=block_n,
-        BLOCK_R=RANK_BLOCK, VECTOR=vector(max_rank), PRECISION="ieee" if b.dtype == torch.float32 else "tf32",
+        BLOCK_R=block_r, VECTOR=vector(max_rank), PRECISION="ieee" if b.dtype == torch.float32 else "tf32",
         num_warps=num_warps, **overlap_options(y),
     )  # fmt: skip
 
@@ -111,7 +112,7 @@ def _lora_expand_rows_kernel(
     y_ptr, h_ptr, b_ptr, ranks_ptr, scales_ptr, row_slots_ptr, max_rank,
     stride_yt, stride_hp, stride_ht, stride_hslot, stride_bslot, stride_bn,
     SLICE_SIZES: tl.constexpr, NUM_PARTS: tl.constexpr, NUM_SLICES: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, VECTOR: tl.constexpr,
+    BLOCK_N: tl.constexpr, VECTOR: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     let_next_begin(OVERLAPS)
@@ -132,7 +133,7 @@ def _lora_expand_rows_kernel(
     # --- compute (fp32) ---
     delta = row_delta(
         h_ptr + row * stride_ht + slot * stride_hslot + slice_id * max_rank, b_ptr + slot * stride_bslot,
-        offs_n, mask_n, rank, scale, stride_hp, stride_bn, NUM_PARTS, BLOCK_N, BLOCK_R, VECTOR, OVERLAPS,
+        offs_n, mask_n, rank, scale, stride_hp, stride_bn, NUM_PARTS, BLOCK_N, VECTOR, OVERLAPS,
     )  # fmt: skip
     # --- store ---
     y = tl.load(y_ptr + row * stride_yt + offs_n, mask=mask_n, other=0.0)
@@ -182,4 +183,4 @@ ROW_BLOCKS = ((16, (128, 4)), (1 << 30, (512, 4)))
 """(up to so many rows, (BLOCK_N, warps)). H200, 2026-11-30."""
 
 TILE_BLOCKS = {16: (256, 4), 32: (128, 4), 64: (128, 4), 128: (128, 8)}
-"""chunk size: (BLOCK_N, warps). H200, 2026-11-30."""
+"""chunk size: (the most that BLOCK_N may be, warps). H200, 2026-11-30."""

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from services.generator.kernels.arguments import check_floats, check_last_axis, check_segments, check_shape
-from services.generator.kernels.lora_delta import RANK_BLOCK, check_delta, h_strides, row_delta, tile_delta, vector
+from services.generator.kernels.lora_delta import check_delta, h_strides, row_delta, tile_delta, tile_sizes, vector
 from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 
@@ -52,7 +52,7 @@ def lora_silu_mul(
     check_segments(num_rows, row_slots, token_order, chunk_slots, chunk_starts, chunk_lens)
     parts, max_rank = len(h), h.shape[4]
     strides = (out.stride(0), gate_up.stride(0), *h_strides(h), b.stride(0), b.stride(1))
-    sizes = {"NUM_PARTS": parts, "BLOCK_R": RANK_BLOCK, "VECTOR": vector(max_rank)}
+    sizes = {"NUM_PARTS": parts, "VECTOR": vector(max_rank)}
     if chunk_size == 1:
         block_f, num_warps = ROW_BLOCK
         _lora_silu_mul_rows_kernel[(num_rows, triton.cdiv(width, block_f))](
@@ -60,10 +60,11 @@ def lora_silu_mul(
             BLOCK_F=block_f, num_warps=num_warps, **sizes, **overlap_options(out),
         )  # fmt: skip
         return
-    block_f, num_warps = TILE_BLOCKS[chunk_size]
+    most_columns, num_warps = TILE_BLOCKS[chunk_size]
+    block_r, block_f = tile_sizes(max_rank, most_columns)
     _lora_silu_mul_tiles_kernel[(len(chunk_slots), triton.cdiv(width, block_f))](
         out, gate_up, h, b, ranks, scales, token_order, chunk_slots, chunk_starts, chunk_lens, width, max_rank, *strides,
-        BLOCK_M=chunk_size, BLOCK_F=block_f, PRECISION="ieee" if out.dtype == torch.float32 else "tf32",
+        BLOCK_M=chunk_size, BLOCK_F=block_f, BLOCK_R=block_r, PRECISION="ieee" if out.dtype == torch.float32 else "tf32",
         num_warps=num_warps, **sizes, **overlap_options(out),
     )  # fmt: skip
 
@@ -86,7 +87,7 @@ def _rank_and_scale(ranks_ptr, scales_ptr, slot, half):
 def _lora_silu_mul_rows_kernel(
     out_ptr, gate_up_ptr, h_ptr, b_ptr, ranks_ptr, scales_ptr, row_slots_ptr, width, max_rank,
     stride_outt, stride_gate_upt, stride_hp, stride_ht, stride_hslot, stride_bslot, stride_bn,
-    NUM_PARTS: tl.constexpr, BLOCK_R: tl.constexpr, VECTOR: tl.constexpr, BLOCK_F: tl.constexpr,
+    NUM_PARTS: tl.constexpr, VECTOR: tl.constexpr, BLOCK_F: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     let_next_begin(OVERLAPS)
@@ -102,11 +103,11 @@ def _lora_silu_mul_rows_kernel(
     # --- compute (fp32) ---
     gate_delta = row_delta(
         h_ptr, b_ptr, offs_f, mask_f, gate_rank, gate_scale, stride_hp, stride_bn,
-        NUM_PARTS, BLOCK_F, BLOCK_R, VECTOR, OVERLAPS,
+        NUM_PARTS, BLOCK_F, VECTOR, OVERLAPS,
     )  # fmt: skip
     up_delta = row_delta(
         h_ptr + max_rank, b_ptr, width + offs_f, mask_f, up_rank, up_scale, stride_hp, stride_bn,
-        NUM_PARTS, BLOCK_F, BLOCK_R, VECTOR, OVERLAPS,
+        NUM_PARTS, BLOCK_F, VECTOR, OVERLAPS,
     )  # fmt: skip
     gate_ptr = gate_up_ptr + row * stride_gate_upt + offs_f
     gate = tl.load(gate_ptr, mask=mask_f, other=0.0).to(tl.float32) + gate_delta
@@ -163,4 +164,4 @@ ROW_BLOCK = (512, 4)
 """(BLOCK_F, warps)."""
 
 TILE_BLOCKS = {16: (128, 4), 32: (128, 4), 64: (64, 4), 128: (64, 8)}
-"""chunk size: (BLOCK_F, warps)."""
+"""chunk size: (the most that BLOCK_F may be, warps)."""
