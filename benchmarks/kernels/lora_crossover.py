@@ -39,7 +39,7 @@ def _point(rank: int, num_adapters: int, rows_each: int, chunk_size: int) -> Poi
         "adapters": num_adapters,
         "rows_each": rows_each,
         "chunk_size": chunk_size,
-        "is_chosen": chunk_size == chunk_size_for(num_rows, num_adapters),
+        "is_chosen": chunk_size == chunk_size_for(num_rows, num_adapters, rank),
     }
     num_bytes = sum(each.bytes_of_a + each.bytes_of_b for each in inputs)
     return Point("lora_crossover", parameters, call, lambda: check(inputs[0]), num_bytes)

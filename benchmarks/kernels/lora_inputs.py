@@ -105,7 +105,7 @@ def make_inputs(
     num_rows, num_adapters = mix
     in_features, slice_sizes = GROUPS[group]
     num_slices, out, num_slots = len(slice_sizes), sum(slice_sizes), num_slots or num_adapters
-    chunk = chunk_size_for(num_rows, num_adapters) if chunk_size is None else chunk_size
+    chunk = chunk_size_for(num_rows, num_adapters, max_rank) if chunk_size is None else chunk_size
     layout = SegmentLayout(num_rows, num_adapters, chunk)
     packed = layout.pack((np.arange(num_rows) % num_adapters).astype(np.int32))
     bf16 = {"device": "cuda", "dtype": torch.bfloat16}

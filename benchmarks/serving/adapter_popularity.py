@@ -78,7 +78,7 @@ def _chunks_of(size: str) -> Iterator[None]:
     """One chunk size for every step, or the table's choice."""
     table = lora_segments.CHUNK_SIZES
     if size != WHOLE_TABLE:
-        lora_segments.CHUNK_SIZES = ((1 << 30, int(size)),)
+        lora_segments.CHUNK_SIZES = ((1 << 30, ((1 << 30, int(size)),)),)
     try:
         yield
     finally:

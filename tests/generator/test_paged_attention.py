@@ -80,7 +80,7 @@ def test_against_softmax_written_out(lengths, starts, window_index):
     torch.manual_seed(0)
     tables = RowTables(16, 64, torch.device("cpu"))
     plan = make_plan(lengths, starts, tables, rng)
-    layout = StepLayout(StepShape(plan.num_tokens, plan.num_decodes, len(plan.rows), 0, None), 0, tables.spare_row)
+    layout = StepLayout(StepShape(plan.num_tokens, plan.num_decodes, len(plan.rows), 0, None), 0, 0, tables.spare_row)
     batch = make_forward_batch(torch.from_numpy(layout.pack(plan)), layout, tables, ReferenceKernels(), BLOCK)
     groups = attention_groups(plan, tables.block_table, BLOCK, dtype=torch.float32, windows=WINDOWS)
     batch = replace(batch, groups=groups)

@@ -26,7 +26,7 @@ def plan():
 
 
 def test_three_axes_are_packed_for_a_larger_graph(plan):
-    layout = StepLayout(decode_shape(4, None), 0, SPARE_ROW, has_axes=True)
+    layout = StepLayout(decode_shape(4, None), 0, 0, SPARE_ROW, has_axes=True)
     arrays = layout.split(torch.from_numpy(layout.pack(plan)))
     assert arrays.positions.tolist() == [2, 8, 0, 0]
     # The image begins at 1 and is three wide, so that the text behind it is at 4 and the next token at 5.
@@ -34,7 +34,7 @@ def test_three_axes_are_packed_for_a_larger_graph(plan):
 
 
 def test_one_axis_takes_no_room(plan):
-    one, three = (StepLayout(decode_shape(4, None), 0, SPARE_ROW, has_axes=has_axes) for has_axes in (False, True))
+    one, three = (StepLayout(decode_shape(4, None), 0, 0, SPARE_ROW, has_axes=has_axes) for has_axes in (False, True))
     assert len(three.pack(plan)) - len(one.pack(plan)) == NUM_AXES * 4
     assert len(one.split(one.pack(plan)).rope_positions) == 0
     assert np.array_equal(three.pack_padding()[: len(one.pack_padding())], one.pack_padding())
@@ -45,6 +45,6 @@ def test_text_alone_stands_at_its_place_on_all_axes():
     engine.submit([1, 2, 3], 2)
     plan = engine.scheduler.schedule()
     assert plan.rope_positions is None
-    layout = StepLayout(StepShape(4, 0, 1, 1, None), 0, SPARE_ROW, has_axes=True)
+    layout = StepLayout(StepShape(4, 0, 1, 1, None), 0, 0, SPARE_ROW, has_axes=True)
     arrays = layout.split(layout.pack(plan))
     assert arrays.rope_positions.reshape(NUM_AXES, -1).tolist() == [[0, 1, 2, 0]] * 3

@@ -61,13 +61,14 @@ def test_rows_of_a_segment_keep_their_order():
     assert segments.token_order.tolist() == [3, 1, 4, 0, 2, 5]
 
 
-@pytest.mark.parametrize("table", [lora_segments.CHUNK_SIZES, ((1 << 30, 64),)])
+@pytest.mark.parametrize("max_rank", [8, 32, 33, 256])
+@pytest.mark.parametrize("table", [lora_segments.CHUNK_SIZES, ((1 << 30, ((1 << 30, 64),)),)])
 @pytest.mark.parametrize("num_rows", [1, 7, 8, 64, 127, 128, 2048])
-def test_the_most_adapters_of_a_chunk_size(num_rows, table, monkeypatch):
+def test_the_most_adapters_of_a_chunk_size(num_rows, table, max_rank, monkeypatch):
     """Also of a table with one size, as benchmarks put in its place."""
     monkeypatch.setattr(lora_segments, "CHUNK_SIZES", table)
-    most = {chunk_size_for(num_rows, count): count for count in range(1, num_rows + 1)}
-    assert most == {size: max_adapters_for(num_rows, size) for size in most}
+    most = {chunk_size_for(num_rows, count, max_rank): count for count in range(1, num_rows + 1)}
+    assert most == {size: max_adapters_for(num_rows, size, max_rank) for size in most}
 
 
 @pytest.mark.parametrize(
@@ -75,4 +76,8 @@ def test_the_most_adapters_of_a_chunk_size(num_rows, table, monkeypatch):
     [(1, 1, 1), (8, 1, 16), (8, 8, 1), (64, 8, 16), (64, 64, 1), (64, 0, 16), (2048, 64, 16), (2048, 1, 64)],
 )
 def test_few_rows_an_adapter_are_taken_one_by_one(num_rows, num_adapters, expected):
-    assert chunk_size_for(num_rows, num_adapters) == expected
+    assert chunk_size_for(num_rows, num_adapters, 16) == expected
+
+
+def test_fewer_are_where_ranks_are_high():
+    assert [chunk_size_for(64, num_adapters, 64) for num_adapters in (8, 16, 32, 64)] == [16, 16, 1, 1]

@@ -14,35 +14,46 @@ import numpy as np
 from services.generator.core.slots import NO_ADAPTER
 from services.generator.kernels.chunks import IntArray, cut_chunks, max_chunks
 
-CHUNK_SIZES: tuple[tuple[int, int], ...] = ((7, 1), (127, 16), (1 << 30, 64))
-"""(up to so many rows an adapter, chunk size). H200, 2026-11-30."""
+ChunkTable = tuple[tuple[int, int], ...]
+"""(up to so many rows an adapter, chunk size)."""
+
+CHUNK_SIZES: tuple[tuple[int, ChunkTable], ...] = (
+    (32, ((7, 1), (127, 16), (1 << 30, 64))),
+    (1 << 30, ((3, 1), (127, 16), (1 << 30, 64))),
+)
+"""(up to so many ranks of the bank, table): a program per row reads B once for each row. H200, 2026-12-01."""
 
 ArrayT = TypeVar("ArrayT")
 
 
 def chunk_sizes() -> list[int]:
     """All there are, in rising order."""
-    return [size for _, size in CHUNK_SIZES]
+    return [size for _, size in CHUNK_SIZES[-1][1]]
 
 
-def chunk_size_for(num_rows: int, num_adapters: int) -> int:
+def chunk_size_for(num_rows: int, num_adapters: int, max_rank: int) -> int:
     """The chunk size that is fastest for a step; 1 means a program per row.
 
     Args:
         num_rows: rows of the step, or of the graph.
         num_adapters: different adapters among them, or as many as the graph is made for: more are right, but slower.
+        max_rank: of the bank.
     """
     rows_each = num_rows // max(1, num_adapters)
-    return next(size for limit, size in CHUNK_SIZES if rows_each <= limit)
+    return next(size for limit, size in _chunk_table(max_rank) if rows_each <= limit)
 
 
-def max_adapters_for(num_rows: int, chunk_size: int) -> int:
+def max_adapters_for(num_rows: int, chunk_size: int, max_rank: int) -> int:
     """The most different adapters for which `chunk_size_for` answers this chunk size."""
     index = chunk_sizes().index(chunk_size)
     if index == 0:
         return num_rows
-    limit, _ = CHUNK_SIZES[index - 1]
+    limit, _ = _chunk_table(max_rank)[index - 1]
     return num_rows // (limit + 1)
+
+
+def _chunk_table(max_rank: int) -> ChunkTable:
+    return next(table for limit, table in CHUNK_SIZES if max_rank <= limit)
 
 
 @dataclass(frozen=True, slots=True)

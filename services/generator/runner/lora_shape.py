@@ -50,13 +50,14 @@ class LoraShapes:
             count *= JOINED_STEP
         self._joined_is_enough = most == num_slots
         self._num_slots = num_slots
+        self._max_rank = max_rank
 
     def of_plan(self, plan: StepPlan, num_tokens: int) -> LoraShape | None:
         """The way for a plan's adapters in a step of `num_tokens`, padding included; None where it has no adapter."""
         slots = np.unique(plan.adapter_slots[plan.adapter_slots != NO_ADAPTER])
         if len(slots) == 0:
             return None
-        chunk_size = chunk_size_for(num_tokens, len(slots))
+        chunk_size = chunk_size_for(num_tokens, len(slots), self._max_rank)
         joined = self._joined_counts(num_tokens, chunk_size, is_decode=plan.is_decode)
         return LoraShape(chunk_size, next((count for count in joined if count > slots[-1]), 0))
 
@@ -79,7 +80,7 @@ class LoraShapes:
 
     def _chunk_sizes(self, num_tokens: int) -> list[int]:
         most_adapters = min(num_tokens, self._num_slots)
-        return sorted({chunk_size_for(num_tokens, count) for count in range(1, most_adapters + 1)})
+        return sorted({chunk_size_for(num_tokens, count, self._max_rank) for count in range(1, most_adapters + 1)})
 
     def _joined_counts(self, num_tokens: int, chunk_size: int, *, is_decode: bool) -> list[int]:
         """In rising order. One only where there are many sizes, of prompts, and where a step of many rows has few adapters."""

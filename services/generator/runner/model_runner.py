@@ -106,7 +106,6 @@ class ModelRunner:
         self._adapters = adapters
         self._encoder_cache = encoder_cache
         self._bank = None if adapters is None else adapters.bank
-        self._num_slots = 0 if self._bank is None else self._bank.num_slots
         self._lora = None if self._bank is None else LoraShapes(self._bank.num_slots, self._bank.max_rank)
         self._adapted_head = None if self._bank is None else self._bank.group(HEAD_KEY)
         self._device = device
@@ -247,7 +246,9 @@ class ModelRunner:
         return self._layout(shape)
 
     def _layout(self, shape: StepShape) -> StepLayout:
-        return StepLayout(shape, self._num_slots, self._tables.spare_row, self._config.rope.sections is not None)
+        num_slots, max_rank = (self._bank.num_slots, self._bank.max_rank) if self._bank else (0, 0)
+        has_axes = self._config.rope.sections is not None
+        return StepLayout(shape, num_slots, max_rank, self._tables.spare_row, has_axes)
 
     def _run_padding(self, shape: StepShape) -> StepOutputs:
         layout = self._layout(shape)

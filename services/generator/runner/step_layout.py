@@ -80,12 +80,14 @@ class StepLayout:
 
     Attributes:
         num_slots: slots of the adapter bank.
+        max_rank: of the bank.
         spare_row: state row of padding.
         has_axes: whether rotary positions have three axes.
     """
 
     shape: StepShape
     num_slots: int
+    max_rank: int
     spare_row: int
     has_axes: bool = False
 
@@ -95,7 +97,7 @@ class StepLayout:
         if self.shape.lora is None:
             return None
         num_tokens, chunk_size = self.shape.num_tokens, self.shape.lora.chunk_size
-        max_adapters = min(self.num_slots, max_adapters_for(num_tokens, chunk_size))
+        max_adapters = min(self.num_slots, max_adapters_for(num_tokens, chunk_size, self.max_rank))
         return SegmentLayout(num_tokens, max_adapters, chunk_size)
 
     @property
