@@ -23,14 +23,24 @@ class AttentionInputs:
     def expected(self, row: int, num_queries: int) -> Tensor:
         """One row's attention by PyTorch's own, [Q, Hq, D] in fp32."""
         length = int(self.context_lens[row])
-        blocks = self.block_table[row].long()
-        slots = (blocks[:, None] * BLOCK_SIZE + torch.arange(BLOCK_SIZE, device="cuda")).view(-1)[:length]
+        slots = self._slots(row)
         query = self.query[row * num_queries :][:num_queries].float().transpose(0, 1)
         keys, values = (each[slots].float().transpose(0, 1) for each in (self.keys, self.values))
         positions = torch.arange(length - num_queries, length, device="cuda")
         is_past = torch.arange(length, device="cuda") <= positions[:, None]
         out = functional.scaled_dot_product_attention(query[None], keys[None], values[None], is_past, enable_gqa=True)
         return out[0].transpose(0, 1)
+
+    def own(self, num_queries: int) -> list[Tensor]:
+        """Keys and values of the queries' own tokens, [T, Hkv, D], beside their queries as a projection leaves them."""
+        slots = torch.cat([self._slots(row)[-num_queries:] for row in range(len(self.context_lens))])
+        beside = torch.cat([self.query, self.keys[slots], self.values[slots]], dim=1)
+        return list(beside.split([HEADS, KV_HEADS, KV_HEADS], dim=1)[1:])
+
+    def _slots(self, row: int) -> Tensor:
+        blocks = self.block_table[row].long()
+        offsets = torch.arange(BLOCK_SIZE, device="cuda")
+        return (blocks[:, None] * BLOCK_SIZE + offsets).view(-1)[: int(self.context_lens[row])]
 
 
 def make_inputs(num_rows: int, context: int, num_queries: int) -> AttentionInputs:

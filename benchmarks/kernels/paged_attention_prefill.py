@@ -25,9 +25,11 @@ def _point(num_rows: int, context: int, num_queries: int) -> Point:
     tiles = torch.from_numpy(query_tiles(np.full_like(lens, context), lens, num_tiles)).cuda()
     cu_query_lens = torch.arange(num_rows + 1, dtype=torch.int32, device="cuda") * num_queries
 
+    own = inputs.own(num_queries)
+
     def call() -> None:
         caches = inputs.keys, inputs.values, inputs.block_table, inputs.context_lens
-        paged_attention_prefill(inputs.out, inputs.query, *caches, cu_query_lens, tiles, block_size=BLOCK_SIZE)
+        paged_attention_prefill(inputs.out, inputs.query, *own, *caches, cu_query_lens, tiles, block_size=BLOCK_SIZE)
 
     def check() -> None:
         call()

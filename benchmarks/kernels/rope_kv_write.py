@@ -17,19 +17,19 @@ def points() -> Points:
 def _point(num_tokens: int) -> Point:
     bf16 = {"device": "cuda", "dtype": torch.bfloat16}
     qkv = torch.randn(num_tokens, (HEADS + 2 * KV_HEADS) * DIM, **bf16)
-    query = torch.empty(num_tokens, HEADS, DIM, **bf16)
+    rotated = torch.empty(num_tokens, HEADS + KV_HEADS, DIM, **bf16)
     keys, values = torch.zeros(2, 2 * num_tokens, KV_HEADS, DIM, **bf16)
     table = torch.randn(num_tokens, DIM, device="cuda")
     slots = torch.randperm(2 * num_tokens, device="cuda")[:num_tokens]
 
     def call() -> None:
-        rope_kv_write(query, keys, values, qkv, table, slots)
+        rope_kv_write(rotated, keys, values, qkv, table, slots)
 
     def check() -> None:
         call()
-        expected = [torch.zeros_like(each, dtype=torch.float32) for each in (query, keys, values)]
+        expected = [torch.zeros_like(each, dtype=torch.float32) for each in (rotated, keys, values)]
         reference.rope_kv_write(*expected, qkv.float(), table, slots)
-        for out, wanted in zip((query, keys, values), expected, strict=True):
+        for out, wanted in zip((rotated, keys, values), expected, strict=True):
             assert_near(out, wanted)
 
     return Point("rope_kv_write", {"tokens": num_tokens}, call, check, 2 * qkv.nbytes + table.nbytes)

@@ -12,11 +12,19 @@ BLOCK_SIZE, NUM_BLOCKS = 4, 320
 
 @dataclass(frozen=True, slots=True)
 class AttentionCase:
-    """Inputs of one layer; slots that no row owns hold NaN."""
+    """Inputs of one layer; slots that no row owns hold NaN.
+
+    Attributes:
+        keys: a cache, and `values` the other.
+        earlier: the same two with NaN in the slots of the queries' own tokens.
+        own: keys and values of those tokens [T, Hkv, D], side by side in one tensor as a projection leaves them.
+    """
 
     query: Tensor
     keys: Tensor
     values: Tensor
+    earlier: tuple[Tensor, Tensor]
+    own: tuple[Tensor, Tensor]
     block_table: Tensor
     context_lens: Tensor
     query_lens: Tensor
@@ -57,11 +65,24 @@ def make_case(
             is_owned[start : start + min(BLOCK_SIZE, length - column * BLOCK_SIZE)] = True
     keys, values = torch.randn(2, NUM_BLOCKS * BLOCK_SIZE, kv_heads, dim)
     keys[~is_owned], values[~is_owned] = torch.nan, torch.nan
+    own_slots = torch.cat([_slots(*row) for row in zip(table, context_lens, query_lens, strict=True)])
+    earlier = keys.clone(), values.clone()
+    for cache in earlier:
+        cache[own_slots] = torch.nan
+    own = torch.cat([keys[own_slots], values[own_slots]], dim=1).to(device, dtype)
     return AttentionCase(
         query=torch.randn(sum(query_lens), heads, dim).to(device, dtype),
         keys=keys.to(device, dtype),
         values=values.to(device, dtype),
+        earlier=(earlier[0].to(device, dtype), earlier[1].to(device, dtype)),
+        own=(own[:, :kv_heads], own[:, kv_heads:]),
         block_table=table.to(device),
         context_lens=torch.tensor(context_lens, dtype=torch.int32).to(device),
         query_lens=torch.tensor(query_lens),
     )
+
+
+def _slots(blocks: Tensor, context_len: int, query_len: int) -> Tensor:
+    """Of a row's last tokens."""
+    positions = torch.arange(context_len - query_len, context_len)
+    return blocks.long()[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE

@@ -122,13 +122,14 @@ def _layer(num_rows: int) -> None:
         sample(ids, x, parameters, filters, parameters.double())
     query, cache, qkv = _floats(num_rows, 8, 64), _floats(64, 2, 64), _floats(num_rows, 12 * 64)
     slots, norm = torch.zeros(num_rows, dtype=torch.int64), weight[0, :64]
-    rope_kv_write(query, cache, cache, qkv, _floats(num_rows, 64), slots, norm, norm)
+    rope_kv_write(_floats(num_rows, 10, 64), cache, cache, qkv, _floats(num_rows, 64), slots, norm, norm)
     table, lens = _ints(num_rows, 4), _ints(num_rows)
     for splits in (1, 4):
         scratch = torch.zeros(num_rows, 8, splits, 64), torch.zeros(num_rows, 8, splits)
         paged_attention_decode(query, *scratch, query, cache, cache, table, lens, block_size=16)
     tiles = _ints(num_rows + 1), _ints(2, 4)
-    paged_attention_prefill(query, query, cache, cache, table, lens, *tiles, block_size=16)
+    own = _floats(num_rows, 2, 64)
+    paged_attention_prefill(query, query, own, own, cache, cache, table, lens, *tiles, block_size=16)
 
 
 def _adapters(num_rows: int, chunk_size: int, rank: int) -> None:

@@ -1,5 +1,7 @@
 """`paged_attention_prefill` against the torch oracle, itself tested against softmax written out in fp64."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -24,7 +26,7 @@ def attend(
     out: torch.Tensor, case: AttentionCase, metadata: tuple[torch.Tensor, ...], window: int | None = None
 ) -> None:
     paged_attention_prefill(
-        out, case.query, case.keys, case.values, case.block_table, case.context_lens, *metadata,
+        out, case.query, *case.own, *case.earlier, case.block_table, case.context_lens, *metadata,
         block_size=BLOCK_SIZE, window=window,
     )  # fmt: skip
 
@@ -54,6 +56,8 @@ def test_tokens_in_no_tile_are_not_touched(place):
     case = make_case([9, 30], [9, 30], (4, 2, 32), place)
     cu, tiles = metadata_of(case, 4)
     tiles[0, tiles[0] == 1] = NO_ROW
+    for each in case.own:
+        each[9:] = torch.nan  # of padding
     out = torch.full_like(case.query, SENTINEL)
     attend(out, case, (cu, tiles))
     assert bool((out[9:] == SENTINEL).all())
@@ -77,7 +81,9 @@ def test_a_graph_replays_with_other_rows(cuda):
     metadata = metadata_of(case, max_query_tiles(160, 2))
     graph = capture(lambda: attend(out, case, metadata))
     other = make_case([199, 11], [149, 11], (32, 8, 128), place)
-    for name in ("query", "keys", "values", "block_table", "context_lens"):
+    for mine, theirs in zip((*case.own, *case.earlier), (*other.own, *other.earlier), strict=True):
+        mine.copy_(theirs)
+    for name in ("query", "block_table", "context_lens"):
         getattr(case, name).copy_(getattr(other, name))
     for mine, theirs in zip(metadata, metadata_of(other, max_query_tiles(160, 2)), strict=True):
         mine.copy_(theirs)
@@ -92,3 +98,8 @@ def test_arguments_are_checked(place):
         attend(case.query, case, (cu[:-1], tiles))
     with pytest.raises(KernelArgumentError, match="tiles is"):
         attend(case.query, case, (cu, tiles.long()))
+    with pytest.raises(KernelArgumentError, match="own_values has the shape"):
+        attend(case.query, dataclasses.replace(case, own=(case.own[0], case.own[1][:, :1])), (cu, tiles))
+    odd = make_case([9], [9], (1, 1, 18), place)
+    with pytest.raises(KernelArgumentError, match="must begin at multiples of 16 bytes"):
+        attend(odd.query, odd, (cu, tiles))

@@ -50,26 +50,26 @@ def make_case(num_tokens: int, shape: tuple[int, int, int], place: tuple[str, to
 
 
 def expected_of(case: Case, kind: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, keys and values in fp32, NaN where nothing is written."""
+    """Queries and keys, and both caches in fp32, NaN where nothing is written."""
     heads, kv_heads, dim = case.shape
-    query = torch.full((len(case.qkv), heads, dim), torch.nan, device=case.qkv.device)
+    rotated = torch.full((len(case.qkv), heads + kv_heads, dim), torch.nan, device=case.qkv.device)
     keys, values = (torch.full((NUM_SLOTS, kv_heads, dim), torch.nan, device=case.qkv.device) for _ in range(2))
     table_rows, slot_mapping, *norms = case.options(kind)
     norms = [None if norm is None else norm.float() for norm in norms]
-    reference.rope_kv_write(query, keys, values, case.qkv.float(), table_rows, slot_mapping, *norms, eps=1e-6)
-    return query, keys, values
+    reference.rope_kv_write(rotated, keys, values, case.qkv.float(), table_rows, slot_mapping, *norms, eps=1e-6)
+    return rotated, keys, values
 
 
 def test_the_oracle_against_complex_numbers():
     case = make_case(5, (4, 2, 12), ("cpu", torch.float32))
-    query, keys, values = expected_of(case, "rope")
+    rotated, keys, values = expected_of(case, "rope")
     heads = case.qkv.view(5, 8, 12)
     turned = (
         torch.complex(*heads[:, :6].double().chunk(2, dim=2))
         * torch.complex(*case.table_rows.double().chunk(2, 1))[:, None]
     )
     expected = torch.cat([turned.real, turned.imag], dim=2)
-    assert (query - expected[:, :4]).abs().max() < 1e-5
+    assert (rotated - expected[:, :6]).abs().max() < 1e-5
     for token, slot in enumerate(case.slot_mapping.tolist()):
         if slot >= 0:
             assert (keys[slot] - expected[token, 4:]).abs().max() < 1e-5
@@ -85,37 +85,39 @@ def test_ragged_sizes(num_tokens, shape, kind, place):
     device, dtype = place
     heads, kv_heads, dim = shape
     case = make_case(num_tokens, shape, place)
-    query = Guarded(num_tokens, heads, dim, dtype=dtype, device=device)
+    rotated = Guarded(num_tokens, heads + kv_heads, dim, dtype=dtype, device=device)
     keys, values = (Guarded(NUM_SLOTS, kv_heads, dim, dtype=dtype, device=device) for _ in range(2))
-    rope_kv_write(query.tensor, keys.tensor, values.tensor, case.qkv, *case.options(kind), eps=1e-6)
-    for guarded, expected in zip((query, keys, values), expected_of(case, kind), strict=True):
+    rope_kv_write(rotated.tensor, keys.tensor, values.tensor, case.qkv, *case.options(kind), eps=1e-6)
+    for guarded, expected in zip((rotated, keys, values), expected_of(case, kind), strict=True):
         guarded.assert_untouched(expected.isnan())
         is_written = ~expected.isnan()
         assert_close(guarded.tensor[is_written], expected[is_written], slack=4 if dtype == torch.float32 else 1)
 
 
-def test_queries_in_place(place):
+def test_queries_and_keys_in_place(place):
     device, dtype = place
     case = make_case(3, (4, 2, 64), place)
     expected = expected_of(case, "rope")[0]
     keys, values = torch.zeros(2, NUM_SLOTS, 2, 64, dtype=dtype, device=device)
-    query = case.qkv.view(3, 8, 64)[:, :4]
-    rope_kv_write(query, keys, values, case.qkv, *case.options("rope"))
-    assert_close(query, expected, slack=4 if dtype == torch.float32 else 1)
+    given = case.qkv.view(3, 8, 64)[:, 6:].clone()
+    rotated, own_values = case.qkv.view(3, 8, 64).split([6, 2], dim=1)
+    rope_kv_write(rotated, keys, values, case.qkv, *case.options("rope"))
+    assert torch.equal(own_values, given)
+    assert_close(rotated, expected, slack=4 if dtype == torch.float32 else 1)
 
 
 @pytest.mark.gpu
 def test_a_graph_replays_with_other_slots(cuda):
     case = make_case(40, (32, 8, 128), (cuda, torch.bfloat16))
-    query = torch.empty(40, 32, 128, device=cuda, dtype=torch.bfloat16)
+    rotated = torch.empty(40, 40, 128, device=cuda, dtype=torch.bfloat16)
     keys, values = torch.empty(2, NUM_SLOTS, 8, 128, device=cuda, dtype=torch.bfloat16)
-    graph = capture(lambda: rope_kv_write(query, keys, values, case.qkv, *case.options("rope")))
+    graph = capture(lambda: rope_kv_write(rotated, keys, values, case.qkv, *case.options("rope")))
     other = make_case(40, (32, 8, 128), (cuda, torch.bfloat16))
     case.qkv.copy_(other.qkv)
     case.table_rows.copy_(other.table_rows)
     case.slot_mapping.copy_(other.slot_mapping)
     graph.replay()
-    for out, expected in zip((query, keys, values), expected_of(case, "rope"), strict=True):
+    for out, expected in zip((rotated, keys, values), expected_of(case, "rope"), strict=True):
         is_written = ~expected.isnan()
         assert_close(out[is_written], expected[is_written])
 
@@ -123,12 +125,12 @@ def test_a_graph_replays_with_other_slots(cuda):
 def test_arguments_are_checked(place):
     device, dtype = place
     case = make_case(3, (4, 2, 64), place)
-    query = torch.empty(3, 4, 64, dtype=dtype, device=device)
+    rotated = torch.empty(3, 6, 64, dtype=dtype, device=device)
     keys, values = torch.zeros(2, NUM_SLOTS, 2, 64, dtype=dtype, device=device)
     table_rows, slots, *_ = case.options("rope")
     with pytest.raises(KernelArgumentError, match="qkv has the shape"):
-        rope_kv_write(query, keys, values, case.qkv[:, 1:], table_rows, slots)
+        rope_kv_write(rotated, keys, values, case.qkv[:, 1:], table_rows, slots)
     with pytest.raises(KernelArgumentError, match="slot_mapping is"):
-        rope_kv_write(query, keys, values, case.qkv, table_rows, slots.int())
+        rope_kv_write(rotated, keys, values, case.qkv, table_rows, slots.int())
     with pytest.raises(KernelArgumentError, match="both or not at all"):
-        rope_kv_write(query, keys, values, case.qkv, table_rows, slots, case.q_norm)
+        rope_kv_write(rotated, keys, values, case.qkv, table_rows, slots, case.q_norm)

@@ -1,8 +1,8 @@
 """Rotary embedding of queries and keys and the write of keys and values to the paged cache, in one launch.
 
-Semantics:  query[t] = rotate(norm(q of qkv[t]));  key_cache[slot_t] = rotate(norm(k of qkv[t]));  value_cache[slot_t] = v of qkv[t]
+Semantics:  rotated[t] = rotate(norm(q and k of qkv[t]));  key_cache[slot_t] = k of rotated[t];  value_cache[slot_t] = v of qkv[t]
             rotate: (a, b) -> (a cos - b sin, b cos + a sin), a and b the halves of a head; norm: RMS norm of a head where the model
-            has it; both fp32, rounded once. Tokens at slot -1 (padding of a graph) write their query only.
+            has it; both fp32, rounded once. Tokens at slot -1 (padding of a graph) write no slot.
 Source:     RoFormer, arXiv:2104.09864, §3.4.2; head norms: Qwen3 Technical Report, arXiv:2505.09388, §2. Rows of the table come per
             token, so that three-axis rotary positions are nothing special here.
 Tile map:   program (t, j) takes heads [j*BLOCK_H, …) of token t, counted over q, k and v.
@@ -25,7 +25,7 @@ from services.generator.kernels.overlap import let_next_begin, overlap_options, 
 
 
 def rope_kv_write(
-    query: Tensor,
+    rotated: Tensor,
     key_cache: Tensor,
     value_cache: Tensor,
     qkv: Tensor,
@@ -38,7 +38,7 @@ def rope_kv_write(
     """Rotate and store the heads of each token.
 
     Args:
-        query: [T, Hq, D]; may lie over the queries in `qkv`. Mutated.
+        rotated: [T, Hq + Hkv, D], query heads and key heads; may lie over those in `qkv`. Mutated.
         key_cache: [slots, Hkv, D] of one layer. Mutated.
         value_cache: likewise, same strides. Mutated.
         qkv: [T, (Hq + 2 Hkv) D] fp16, bf16 or fp32, the projection's output.
@@ -51,15 +51,16 @@ def rope_kv_write(
     Raises:
         KernelArgumentError: shapes, dtypes or strides do not agree.
     """
-    check_shape("query", query, None, None, None)
-    num_tokens, num_heads, head_dim = query.shape
-    check_cache(query, key_cache, value_cache)
+    check_shape("rotated", rotated, None, None, None)
+    check_shape("key_cache", key_cache, None, None, None)
     num_kv_heads = key_cache.shape[1]
+    num_tokens, num_heads, head_dim = len(rotated), rotated.shape[1] - num_kv_heads, rotated.shape[2]
+    check_cache(rotated[:, :num_heads], key_cache, value_cache)
     check_shape("qkv", qkv, num_tokens, (num_heads + 2 * num_kv_heads) * head_dim)
     check_shape("slot_mapping", slot_mapping, num_tokens)
     check_dtype(torch.int64, slot_mapping=slot_mapping)
-    check_floats(query=query, qkv=qkv)
-    check_last_axis(query=query, qkv=qkv)
+    check_floats(rotated=rotated, qkv=qkv)
+    check_last_axis(rotated=rotated, qkv=qkv)
     if table_rows is not None:
         check_shape("table_rows", table_rows, num_tokens, head_dim)
         check_last_axis(table_rows=table_rows)
@@ -71,9 +72,9 @@ def rope_kv_write(
             check_floats(qkv=qkv, **{name: weight})
     table = qkv if table_rows is None else table_rows  # never read where there is none
     _rope_kv_write_kernel[(num_tokens, triton.cdiv(num_heads + 2 * num_kv_heads, BLOCK_H))](
-        query, key_cache, value_cache, qkv, table, slot_mapping,
+        rotated, key_cache, value_cache, qkv, table, slot_mapping,
         qkv if q_norm is None else q_norm, qkv if k_norm is None else k_norm, eps,
-        query.stride(0), query.stride(1), key_cache.stride(0), key_cache.stride(1), qkv.stride(0), table.stride(0),
+        rotated.stride(0), rotated.stride(1), key_cache.stride(0), key_cache.stride(1), qkv.stride(0), table.stride(0),
         NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HALF=head_dim // 2,
         HAS_ROPE=table_rows is not None, HAS_NORM=q_norm is not None,
         BLOCK_H=BLOCK_H, BLOCK_D=triton.next_power_of_2(head_dim // 2), num_warps=NUM_WARPS, **overlap_options(qkv),
@@ -82,8 +83,8 @@ def rope_kv_write(
 
 @triton.jit(do_not_specialize_on_alignment=["slot_mapping_ptr"])
 def _rope_kv_write_kernel(
-    query_ptr, key_ptr, value_ptr, qkv_ptr, table_ptr, slot_mapping_ptr, q_norm_ptr, k_norm_ptr, eps,
-    stride_queryt, stride_queryh, stride_cacheslot, stride_cacheh, stride_qkvt, stride_tablet,
+    rotated_ptr, key_ptr, value_ptr, qkv_ptr, table_ptr, slot_mapping_ptr, q_norm_ptr, k_norm_ptr, eps,
+    stride_rotatedt, stride_rotatedh, stride_cacheslot, stride_cacheh, stride_qkvt, stride_tablet,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HALF: tl.constexpr,
     HAS_ROPE: tl.constexpr, HAS_NORM: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
     OVERLAPS: tl.constexpr,
@@ -120,9 +121,9 @@ def _rope_kv_write_kernel(
     a = tl.where(is_value, given_a, a.to(given_a.dtype))
     b = tl.where(is_value, given_b, b.to(given_b.dtype))
     # --- store ---
-    out_ptr = query_ptr + token * stride_queryt + offs_h[:, None] * stride_queryh + offs_d[None, :]
-    tl.store(out_ptr, a, mask=mask & is_query)
-    tl.store(out_ptr + HALF, b, mask=mask & is_query)
+    out_ptr = rotated_ptr + token * stride_rotatedt + offs_h[:, None] * stride_rotatedh + offs_d[None, :]
+    tl.store(out_ptr, a, mask=mask & (is_value == 0))
+    tl.store(out_ptr + HALF, b, mask=mask & (is_value == 0))
     is_token = slot >= 0
     key_head = offs_h[:, None] - NUM_HEADS
     out_ptr = key_ptr + slot * stride_cacheslot + key_head * stride_cacheh + offs_d[None, :]

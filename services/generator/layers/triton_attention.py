@@ -6,6 +6,7 @@ Called by the runner's `StepOps`, also while a CUDA graph is captured: all that 
 import torch
 from torch import Tensor
 
+from services.generator.kernels.arguments import ROW_ALIGNMENT
 from services.generator.kernels.paged_attention_decode import num_splits, paged_attention_decode
 from services.generator.kernels.paged_attention_prefill import paged_attention_prefill
 from services.generator.kernels.rope_kv_write import rope_kv_write
@@ -41,10 +42,12 @@ class TritonAttention:
         """Rotate, write K and V to the cache, attend over it; [T, Hq * D], to be read before the next call."""
         config, kind, paged = self._config, self._config.layers[index], batch.paged
         keys, values = self._keys[index], self._values[index]
-        query = qkv.view(len(qkv), -1, config.head_dim)[:, : config.num_heads]
+        heads = _aligned(qkv).view(len(qkv), -1, config.head_dim)
+        rotated = heads[:, : config.num_heads + config.num_kv_heads]
+        query = heads[:, : config.num_heads]
         table_rows = rotary if kind.has_rope else None
         norms = (layer.q_norm, layer.k_norm)
-        rope_kv_write(query, keys, values, qkv, table_rows, batch.slot_mapping, *norms, config.norm_eps)
+        rope_kv_write(rotated, keys, values, heads.flatten(1), table_rows, batch.slot_mapping, *norms, config.norm_eps)
         out, split, window = self._out[: len(qkv)], paged.num_decodes, config.windows[kind.window_index]
         if split:
             self._decode(out[:split], query[:split], keys, values, batch, window)
@@ -52,6 +55,8 @@ class TritonAttention:
             paged_attention_prefill(
                 out[split:],
                 query[split:],
+                rotated[split:, config.num_heads :],
+                heads[split:, -config.num_kv_heads :],
                 keys,
                 values,
                 paged.block_table[split:],
@@ -74,3 +79,8 @@ class TritonAttention:
         paged_attention_decode(
             out, parts, part_lse, query, keys, values, table, lens, block_size=self._block_size, window=window
         )
+
+
+def _aligned(qkv: Tensor) -> Tensor:
+    """As tensor descriptors need it; beside it may stand what adapters of odd ranks make of the same rows."""
+    return qkv if qkv.stride(0) * qkv.itemsize % ROW_ALIGNMENT == 0 else qkv.contiguous()

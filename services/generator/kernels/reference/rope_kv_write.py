@@ -11,7 +11,7 @@ from services.generator.kernels.reference.rms_norm import rms_norm
 
 
 def rope_kv_write(
-    query: Tensor,
+    rotated: Tensor,
     key_cache: Tensor,
     value_cache: Tensor,
     qkv: Tensor,
@@ -21,9 +21,9 @@ def rope_kv_write(
     k_norm: Tensor | None = None,
     eps: float = 0.0,
 ) -> None:
-    """Fill `query` and the tokens' slots of both caches; arguments as the kernel's, computed in `qkv`'s dtype."""
-    num_heads, head_dim = query.shape[1:]
-    num_kv_heads = key_cache.shape[1]
+    """Fill `rotated` and the tokens' slots of both caches; arguments as the kernel's, computed in `qkv`'s dtype."""
+    num_kv_heads, head_dim = key_cache.shape[1:]
+    num_heads = rotated.shape[1] - num_kv_heads
     heads = qkv.view(len(qkv), -1, head_dim)
     q, k, v = heads.split([num_heads, num_kv_heads, num_kv_heads], dim=1)
     if q_norm is not None and k_norm is not None:
@@ -31,7 +31,7 @@ def rope_kv_write(
         k = rms_norm(k.reshape(-1, head_dim), k_norm, eps)[0].view(k.shape)
     if table_rows is not None:
         q, k = _rotate(q, table_rows), _rotate(k, table_rows)
-    query.copy_(q)
+    rotated.copy_(torch.cat([q, k], dim=1))
     is_token = slot_mapping >= 0
     key_cache[slot_mapping[is_token]] = k[is_token].to(key_cache.dtype)
     value_cache[slot_mapping[is_token]] = v[is_token].to(value_cache.dtype)
