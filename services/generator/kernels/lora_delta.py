@@ -106,7 +106,7 @@ def tile_delta(
     b_ptr += offs_n.to(tl.int64)[None, :] * stride_bn
     h_ptr += rows[:, None] * stride_ht
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    if rank > RANK_BLOCK:
+    if BLOCK_R > RANK_BLOCK and rank > RANK_BLOCK:
         # One stage: of more, Triton begins loads of the first turns ahead of the loop, and so of `h` ahead of the wait.
         for first_r in tl.range(0, rank, BLOCK_R, num_stages=1):
             acc = _add_ranks(
