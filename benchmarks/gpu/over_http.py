@@ -1,12 +1,15 @@
-"""`python -m benchmarks.gpu.over_http`: the 64-row steps of the table once more, as clients of the service see them.
+"""`python -m benchmarks.gpu.over_http`: some steps of the table once more, as clients of the service see them.
 
-Starts `services.generator` with the table's model and streams 64 completions at once from this process, so that the figures hold
-the API process, two sockets and the client's own work too. `--tiny` tries the program without a GPU and writes nothing.
+Starts `services.generator` with the table's model and streams as many completions at once from this process, so that the figures
+hold the API process, two sockets and the client's own work too. Where the API process falls behind, several tokens come in one
+event: it says how many events there were. `--tiny` tries the program without a GPU and writes nothing.
 """
 
 import asyncio
 import json
 import re
+import statistics
+import sys
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -22,45 +25,53 @@ from benchmarks.gpu.start import scratch_folder
 from benchmarks.serving.services import running, service
 from services.generator.core.launch import Launch
 
-NUM_ROWS = 64
-ROWS = {"base, B=64 over HTTP": {}, f"{NUM_SLOTS} adapters, B=64 over HTTP": ADAPTERS}
-"""name: rank of each adapter by its name."""
+ROWS = {
+    "base, B=64 over HTTP": (64, {}),
+    "base, B=256 over HTTP": (256, {}),
+    f"{NUM_SLOTS} adapters, B=64 over HTTP": (64, ADAPTERS),
+}
+"""name: completions at once, and the rank of each adapter by its name."""
 
 
 def main() -> None:
     """Run both rows."""
     options = parser_of("gpu.over_http", "Times the generator as its clients see it.", rows="*HTTP").parse_args()
     results = Results(options, "generator-gpu.jsonl")
-    for name, ranks in ROWS.items():
+    for name, (num_rows, ranks) in ROWS.items():
         if results.wants(name):
-            _run(results, name, ranks, is_tiny=options.tiny)
+            _run(results, name, num_rows, ranks, is_tiny=options.tiny)
     results.check_any()
 
 
-def _run(results: Results, row: str, ranks: dict[str, int], *, is_tiny: bool) -> None:
+def _run(results: Results, row: str, num_rows: int, ranks: dict[str, int], *, is_tiny: bool) -> None:
     config, num_steps = (TINY, 4) if is_tiny else (CONFIG, NUM_STEPS)
+    events_per_token: list[float] = []
     with scratch_folder() as folder:
         model = write_model(folder / "model", config)
         lora = write_adapters(folder, config, ranks)
-        generator = service("generator", *_flags(model, lora))
-        names = [name or model.name for name in in_turn(list(ranks), NUM_ROWS)]
+        generator = service("generator", *_flags(model, num_rows, lora))
+        names = [name or model.name for name in in_turn(list(ranks), num_rows)]
         with running(generator):
 
             def seconds(num_tokens: int) -> float:
-                return asyncio.run(_answer_all(generator.port, names, config, num_tokens))
+                took, num_events = asyncio.run(_answer_all(generator.port, names, config, num_tokens))
+                if num_tokens > num_steps:
+                    events_per_token.append(num_events / num_rows / num_tokens)
+                return took
 
             results.measure(row, partial(step_ms, seconds, num_steps=num_steps), lambda: _num_steps(generator.url))
+            sys.stdout.write(f"{row:52} {statistics.median(events_per_token):.2f} events a token\n")
 
 
-def _flags(model: Path, lora: Sequence[str]) -> list[str]:
-    flags = ["--model", str(model), "--load-format", "dummy", "--dtype", "bfloat16", "--max-num-seqs", str(NUM_ROWS)]
+def _flags(model: Path, num_rows: int, lora: Sequence[str]) -> list[str]:
+    flags = ["--model", str(model), "--load-format", "dummy", "--dtype", "bfloat16", "--max-num-seqs", str(num_rows)]
     flags += ["--max-model-len", "4096", "--gpu-memory-utilization", "0.75", "--log-level", "warning"]
     bank = ["--max-loras", str(NUM_SLOTS), "--max-lora-rank", str(max(ADAPTERS.values()))]
     return flags + bank + [part for each in lora for part in ("--lora", each)] if lora else flags
 
 
-async def _answer_all(port: int, names: Sequence[str], config: dict[str, Any], num_tokens: int) -> float:
-    """Seconds until the last of the streams has ended."""
+async def _answer_all(port: int, names: Sequence[str], config: dict[str, Any], num_tokens: int) -> tuple[float, int]:
+    """Seconds until the last of the streams has ended, and events with text in all of them."""
     prompts = random_prompts(len(names), PROMPT_LEN, config["vocab_size"])
     requests = [_request(name, prompt, num_tokens) for name, prompt in zip(names, prompts, strict=True)]
     began = time.perf_counter()
@@ -70,7 +81,7 @@ async def _answer_all(port: int, names: Sequence[str], config: dict[str, Any], n
         counts = re.findall(rb'"completion_tokens": ?(\d+)', answer)
         if b"data: [DONE]" not in answer or not counts or int(counts[-1]) != num_tokens:
             raise RuntimeError(f"not {num_tokens} tokens: {answer[-500:]!r}")
-    return seconds
+    return seconds, sum(answer.count(b'"text"') for answer in answers)
 
 
 def _request(name: str, prompt: list[int], num_tokens: int) -> bytes:
