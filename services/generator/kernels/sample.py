@@ -185,7 +185,9 @@ def _reaches(goal, low, logits_ptr, vocab_size, highest, scale, COUNTS: tl.const
     high = highest
     above = tl.zeros([], tl.int64)
     while low < high:
-        middle = tl.maximum(low * 0.5 + high * 0.5, low)  # whose sum does not overflow, and may be rounded to below `low`
+        middle = tl.maximum(
+            low * 0.5 + high * 0.5, low
+        )  # whose sum does not overflow, and may be rounded to below `low`
         middle = tl.where(middle < high, middle, low)  # two neighbours have none between them
         reached = tl.zeros([BLOCK_V], tl.int64)
         next_above = tl.full([BLOCK_V], float("inf"), tl.float32)

@@ -42,12 +42,12 @@ class TritonAttention:
         """Rotate, write K and V to the cache, attend over it; [T, Hq * D], to be read before the next call."""
         config, kind, paged = self._config, self._config.layers[index], batch.paged
         keys, values = self._keys[index], self._values[index]
-        heads = _aligned(qkv).view(len(qkv), -1, config.head_dim)
+        heads = qkv.view(len(qkv), -1, config.head_dim)
         rotated = heads[:, : config.num_heads + config.num_kv_heads]
         query = heads[:, : config.num_heads]
         table_rows = rotary if kind.has_rope else None
         norms = (layer.q_norm, layer.k_norm)
-        rope_kv_write(rotated, keys, values, heads.flatten(1), table_rows, batch.slot_mapping, *norms, config.norm_eps)
+        rope_kv_write(rotated, keys, values, qkv, table_rows, batch.slot_mapping, *norms, config.norm_eps)
         out, split, window = self._out[: len(qkv)], paged.num_decodes, config.windows[kind.window_index]
         if split:
             self._decode(out[:split], query[:split], keys, values, batch, window)
@@ -55,8 +55,8 @@ class TritonAttention:
             paged_attention_prefill(
                 out[split:],
                 query[split:],
-                rotated[split:, config.num_heads :],
-                heads[split:, -config.num_kv_heads :],
+                _aligned(rotated[split:, config.num_heads :]),
+                _aligned(heads[split:, -config.num_kv_heads :]),
                 keys,
                 values,
                 paged.block_table[split:],
@@ -81,6 +81,13 @@ class TritonAttention:
         )
 
 
-def _aligned(qkv: Tensor) -> Tensor:
-    """As tensor descriptors need it; beside it may stand what adapters of odd ranks make of the same rows."""
-    return qkv if qkv.stride(0) * qkv.itemsize % ROW_ALIGNMENT == 0 else qkv.contiguous()
+def _aligned(heads: Tensor) -> Tensor:
+    """[T, Hkv, D] as tensor descriptors need them: a copy where heads or tokens begin elsewhere than at multiples of 16 bytes.
+
+    Heads do where D is odd for the dtype, tokens where adapters of odd ranks have their rank-r side beside the projection.
+    """
+    if all(stride * heads.itemsize % ROW_ALIGNMENT == 0 for stride in heads.stride()[:2]):
+        return heads
+    num_tokens, num_heads, head_dim = heads.shape
+    padded = heads.new_empty(num_tokens, num_heads, head_dim + -head_dim % (ROW_ALIGNMENT // heads.itemsize))
+    return padded[:, :, :head_dim].copy_(heads)

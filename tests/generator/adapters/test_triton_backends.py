@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from services.generator.core.request import SamplingParams
 from services.generator.engine.build import build_model
@@ -12,6 +13,7 @@ from services.generator.runner.adapter_bank import SCRATCH_ROWS
 from services.generator.settings import LORA_TARGETS, GeneratorSettings
 from tests.generator.adapters.conftest import make_adapter, reference_logits
 from tests.generator.driving import OfflineEngine
+from tests.shared.modeling.tiny_decoder import save_tiny
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),
@@ -66,6 +68,18 @@ def test_greedy_text_of_a_mixed_batch(base, folders, monkeypatch):
         chosen = torch.log_softmax(expected.double(), dim=-1).amax(dim=-1)
         ours = torch.tensor([entry.logprob for entry in engine.logprobs[index]], dtype=torch.float64)
         assert (ours - chosen).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("head_dim", [10, 12])
+def test_heads_that_begin_anywhere(head_dim, tmp_path):
+    save_tiny(tmp_path, "llama", head_dim=head_dim, eos_token_id=None)
+    built = build(tmp_path, {}, attention_backend="triton", kernel_backend="triton", max_num_batched_tokens=16)
+    outputs = OfflineEngine(built).generate(PROMPTS, max_tokens=NUM_NEW)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="float32").eval()
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
+        with torch.inference_mode():
+            logits = model(torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1]
+        assert output == logits.argmax(dim=-1).tolist()
 
 
 def test_what_is_drawn_is_what_the_reference_backends_draw(base, folders):

@@ -53,6 +53,7 @@ FAMILIES = {
     "llama_one_kv_head": ("llama", {"num_key_value_heads": 1}),
     "llama_all_kv_heads": ("llama", {"num_key_value_heads": 4}),
     "llama_wide_heads": ("llama", {"head_dim": 32}),
+    "llama_odd_heads": ("llama", {"head_dim": 10}),
     "llama_other_theta": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
     "llama_other_eps": ("llama", {"rms_norm_eps": 1e-2}),
     "llama_linear": ("llama", scaled("linear", factor=4.0)),
