@@ -11,7 +11,7 @@ from benchmarks.kernels.lora_inputs import MIXES, PREFILLS
 from benchmarks.kernels.lora_silu_mul import GateInputs, gate_inputs
 from benchmarks.kernels.measure import Point, Points
 from services.generator.kernels import lora_silu_mul as kernel
-from services.generator.kernels.lora_delta import RANK_BLOCK
+from services.generator.kernels.lora_delta import RANK_BLOCK, tile_sizes
 
 BLOCKS = tuple(product((64, 128, 256, 512, 1024), (2, 4, 8)))
 """(BLOCK_F, warps)."""
@@ -26,7 +26,8 @@ def points() -> Points:
         inputs = gate_inputs(mix)
         height = max(inputs.lora.chunk_size, RANK_BLOCK.value)
         for block_f, warps in BLOCKS:
-            if block_f * height <= MAX_EACH * 32 * warps:
+            is_cut = inputs.lora.chunk_size > 1 and tile_sizes(inputs.h.shape[4], block_f)[1] < block_f
+            if block_f * height <= MAX_EACH * 32 * warps and not is_cut:
                 yield _point(inputs, (block_f, warps))
 
 

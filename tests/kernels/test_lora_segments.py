@@ -79,5 +79,7 @@ def test_few_rows_an_adapter_are_taken_one_by_one(num_rows, num_adapters, expect
     assert chunk_size_for(num_rows, num_adapters, 16) == expected
 
 
-def test_fewer_are_where_ranks_are_high():
-    assert [chunk_size_for(64, num_adapters, 64) for num_adapters in (8, 16, 32, 64)] == [16, 16, 1, 1]
+@pytest.mark.parametrize(("max_rank", "fewest"), [(8, 8), (32, 8), (33, 4), (256, 4)])
+def test_tiles_begin_at_fewer_rows_an_adapter_where_ranks_are_high(max_rank, fewest):
+    sizes = [chunk_size_for(rows_each * 4, 4, max_rank) for rows_each in (fewest - 1, fewest, 127, 128)]
+    assert sizes == [1, 16, 16, 64]

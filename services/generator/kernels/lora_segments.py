@@ -21,7 +21,8 @@ CHUNK_SIZES: tuple[tuple[int, ChunkTable], ...] = (
     (32, ((7, 1), (127, 16), (1 << 30, 64))),
     (1 << 30, ((3, 1), (127, 16), (1 << 30, 64))),
 )
-"""(up to so many ranks of the bank, table): a program per row reads B once for each row. H200, 2026-12-01."""
+"""(up to so many ranks of the bank, table). Of high ranks tiles pay with fewer rows, since a program per row reads B once for each.
+The sizes of all tables are the same. H200, 2026-12-01."""
 
 ArrayT = TypeVar("ArrayT")
 

@@ -17,7 +17,7 @@ from services.generator.kernels.arguments import check_dtype, check_floats, chec
 from services.generator.kernels.overlap import let_next_begin, overlap_options, wait_for_inputs
 
 ONE = tl.constexpr(2**40)
-"""What the likeliest token weighs; the others' weights are rounded down to whole numbers."""
+"""What the likeliest token weighs; the others' weights are rounded down to whole numbers. The sum of 2**22 tokens fits in int64."""
 
 
 def sample(
@@ -31,9 +31,10 @@ def sample(
 
     Args:
         ids: [N] int64. Mutated.
-        logits: [N, V] fp16, bf16 or fp32, contiguous on the last axis. NaN is never drawn.
-        temperature: [N] fp32; the smaller it is, the likelier are the likely ones.
-        filters: top_k [N] int64, 0 for all; top_p [N] fp32; min_p [N] fp32. None where no row has one.
+        logits: [N, V] fp16, bf16 or fp32, contiguous on the last axis. NaN counts as minus infinity; the first of plus infinity is
+            taken, and the first of all where there is nothing else.
+        temperature: [N] fp32; 0 takes the likeliest.
+        filters: top_k [N] int64, 0 for all; top_p [N] fp32, 1 for all; min_p [N] fp32, 0 for all. None where no row has one.
         uniforms: [N] fp64 in [0, 1).
     Raises:
         KernelArgumentError: shapes, dtypes or strides do not agree.

@@ -53,12 +53,13 @@ def build(base, folders, **changes):
     )
 
 
-def test_greedy_text_of_a_mixed_batch(base, folders, monkeypatch):
-    """Prompts have the narrow side of adapters from a kernel of its own, decode steps from the base products."""
-    monkeypatch.setattr(lora_shape, "JOINED_TOKENS", len(PROMPTS))
-    built = build(
-        base, folders, attention_backend="triton", kernel_backend="triton", max_num_batched_tokens=16, max_lora_rank=8
-    )
+@pytest.mark.parametrize(("most_joined", "max_rank"), [(len(PROMPTS), 8), (16, 7)])
+def test_greedy_text_of_a_mixed_batch(base, folders, monkeypatch, most_joined, max_rank):
+    """The narrow side of adapters comes from the base products in decode steps, and from a kernel of its own in prompts; or there
+    from the products too, whose rows then begin anywhere, since ranks and slots are odd."""
+    monkeypatch.setattr(lora_shape, "JOINED_TOKENS", most_joined)
+    ranks = {"max_num_batched_tokens": 16, "max_lora_rank": max_rank, "max_loras": 3}
+    built = build(base, folders, attention_backend="triton", kernel_backend="triton", **ranks)
     engine = OfflineEngine(built)
     params = [SamplingParams(temperature=0.0, max_tokens=NUM_NEW, logprobs=1) for _ in PROMPTS]
     outputs = engine.generate(PROMPTS, each=params, adapters=NAMES)
