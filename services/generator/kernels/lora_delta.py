@@ -26,7 +26,7 @@ RANK_BLOCK = tl.constexpr(16)
 
 MAX_RANK_BLOCK = 64
 """The most at a time in tiles, of adapters that have more than RANK_BLOCK: a turn waits for what it loads. H200, 2026-12-01, qkv, o
-and down of one layer: 64 rows of 4 adapters of rank 64 take 29 µs, and 59 by 16 at a time; those of rank 16 take 23, and 27 by 64."""
+and down of one layer: 64 rows of 4 adapters of rank 64 take 29 µs, and 59 by 16 at a time; of rank 16 23, and 27 by 64."""
 
 MAX_TILE = 8192
 """Numbers of B that a program holds."""
